@@ -1,6 +1,6 @@
 """Checks a release before it is published: `make release-check`.
 
-Builds the sdist from what is committed, the wheel from the sdist, and checks both with twine and
+Builds the sdist from the committed files, the wheel from the sdist, and checks both with twine and
 check-wheel-contents. Each Python of 3.11 to 3.14 on this machine gets the wheel in an environment
 of its own, with the dependencies from the package index. It prints the version and runs the demo in
 an empty directory. A Python that is not there is named. Exit code 1 when anything fails, or when

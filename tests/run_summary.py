@@ -1,5 +1,5 @@
-"""A pytest plugin: one block at the end of a run says what passed, failed, skipped and ran again,
-and the seeds.
+"""A pytest plugin: one block at the end of a run counts tests that passed, failed, skipped and ran
+again, and names the seeds.
 
 A test runs again once (``--reruns 1`` of pytest-rerunfailures), so one that fails twice fails. A
 run with more reruns than ``--reruns-max`` fails, though every test passed in the end: a machine

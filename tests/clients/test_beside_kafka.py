@@ -409,7 +409,7 @@ def _unequal(place: str, left: Any, right: Any) -> Iterator[tuple[str, tuple[Any
 def _questions(
     side: Side, round_name: str, versions: dict[int, int]
 ) -> Iterator[tuple[str, int, Any]]:
-    """What is asked in a round: a label, the API, the answer. Its groups have the round's name."""
+    """The questions of a round: a label, the API, the answer. Its groups have the round's name."""
 
     def ask_for(label: str, api: int, /, **values: Any) -> tuple[str, int, Any]:
         return label, api, side.ask(api, versions[api], values)

@@ -2,7 +2,7 @@
 things against running gateways.
 
 ``make grid`` writes the table of ``docs/kafka-consumers.md``; an ordinary run fails when the table
-there is not what it found.
+there differs from its results.
 """
 
 from __future__ import annotations

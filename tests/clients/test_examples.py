@@ -1,4 +1,4 @@
-"""Each example, run by the commands of its page, prints what the store's cells say."""
+"""Each example, run by the commands of its page, prints the values of the store's cells."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def has_go() -> None:
 
 @dataclass(frozen=True)
 class Consumer:
-    """Its section, its group, what it needs, and the fare in what it prints of a value."""
+    """Its section, its group, its needs, and the fare in its line about a value."""
 
     section: str
     group: str

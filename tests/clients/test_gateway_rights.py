@@ -1,9 +1,9 @@
 """The matrix of rights: every API of the gateway, in every version that it advertises, asked by
 principals with every set of rights.
 
-``ROWS`` says for each API which rights it asks for, in which order, and what anybody who lacks one
-is answered. An API, or a version, without a row fails. Requests go as frames through the gateway's
-own parser, handler and writer; only the socket is left out, so that a principal costs nothing.
+``ROWS`` says for each API which rights it asks for, in which order, and the answer without each. An
+API, or a version, without a row fails. Requests go as frames through the gateway's own parser,
+handler and writer; only the socket is left out, so that a principal costs nothing.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ PRINCIPALS: Final = _principals()
 @dataclass(frozen=True)
 class Row:
     """One way to ask an API. ``needs``: the rights in the order in which they are asked for, each
-    with the answer without it; ``told`` says what an answer is: ``ALLOWED`` only when it has what
-    was asked for. ``versions``: all of the API's where it says nothing else. ``changes``: it takes
+    with the answer without it; ``told`` classifies an answer: ``ALLOWED`` only when it has the data
+    asked for. ``versions``: all of the API's where it says nothing else. ``changes``: it takes
     committed offsets away or changes them when it is allowed, and leaves them when not."""
 
     about: str
@@ -864,7 +864,7 @@ class Running(NamedTuple):
         return answer[4:]
 
     def commit(self) -> None:
-        """What the group has committed, again: in partitions of its own topic and of another."""
+        """Commits the group's offsets again: in partitions of its own topic and of another."""
         self.offsets.commit_offsets(
             GROUP,
             {

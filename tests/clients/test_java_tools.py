@@ -259,7 +259,7 @@ def test_the_topic_tool_describes_a_topic(java: Java, gateway: GatewayProcess) -
 def test_the_tools_for_administration_read_what_they_show(
     java: Java, gateway: GatewayProcess
 ) -> None:
-    """What is asked to show a page of brokers: kafka-ui and AKHQ ask the same with the same
+    """The requests behind a page of brokers: kafka-ui and AKHQ ask the same with the same
     client."""
     told = java(
         "LogDirsCommand", gateway, "--describe", "--topic-list", "trips"

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def records(lines: list[str]) -> list[Any]:
-    """The whole records in a sink's file. What a kill cut off has no end of line: the first record
+    """The whole records in a sink's file. A line that a kill cut off has no end: the first record
     of the next process follows it on the same line."""
     starts = [(line, line.rfind('{"added_id"')) for line in lines]
     return [json.loads(line[start:]) for line, start in starts if start >= 0 and line[-1] == "}"]

@@ -1,5 +1,5 @@
 """Kept blocks in files, with real processes: a gateway that was ended, or killed, continues with
-what it encoded before, and asks the store for none of it."""
+the blocks that it encoded before, and asks the store for none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs of Kafka meet that make topics, change settings, write, or speak the newest
+"""The answers to Kafka programs that make topics, change settings, write, or speak the newest
 consumer protocol: a refusal at once. None of them waits, and nothing is changed."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A log that was restored with ids left out, as a Kafka consumer group finds it: it continues where
-it was, passes the gap, and learns what was lost."""
+it was, passes the gap, and learns which records were lost."""
 
 from __future__ import annotations
 

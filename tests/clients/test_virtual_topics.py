@@ -1,5 +1,5 @@
 """Declared views and ``@latest`` as other people's clients see them: over long stretches in which
-nothing matches, and from what is newest to what is new."""
+nothing matches, and from the newest records to new ones."""
 
 from __future__ import annotations
 
@@ -479,8 +479,8 @@ def test_tools_are_told_which_topics_there_are_and_which_do_not_keep_every_cell(
     ):
         [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         assert described.result(TIMEOUT_S)["cleanup.policy"].value == policy
-    # A column that may come is waited for, with and without what stands behind its name; a text
-    # that is no name is refused.
+    # A column that may come is waited for, with and without the suffix of its name; a text that is
+    # no name is refused.
     errors = {
         "trips.SOON": "UNKNOWN_TOPIC_OR_PART",
         "trips.SOON@latest": "UNKNOWN_TOPIC_OR_PART",

@@ -156,7 +156,8 @@ class EngineMachine(RuleBasedStateMachine):
                     self.append(cell)
 
     def forget(self, shard: int, below: int) -> None:
-        """The model's trim: the log begins there, and the triples of what is below are nobody's."""
+        """The model's trim: the log begins there, and the triples of the cells below are
+        nobody's."""
         for added_id in range(self.starts[shard], below):
             triple = self.log[shard][added_id].triple
             del self.place[triple]

@@ -1,7 +1,7 @@
 """A state machine over the entries of an index against the cells, over every engine: cells in any
 order of ref keys; a keeper that crashes at each failpoint and runs batches again; another one that
-was paused with an old batch and writes it late. When the index is at the end of every log, it is
-what the cells say (I18)."""
+was paused with an old batch and writes it late. When the index is at the end of every log, it
+equals the cells (I18)."""
 
 from __future__ import annotations
 
@@ -194,8 +194,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(shard=st.integers(0, SHARDS - 1), count=st.integers(1, 6), part=st.booleans())
     def pause(self, shard: int, count: int, part: bool) -> None:
-        """Another keeper has come to the same place, has read what it needs, and is paused before
-        its writes."""
+        """Another keeper has come to the same place, has read all that it needs, and is paused
+        before its writes."""
         cells = [cell for cell in self.batch(shard, count) if cell.column_name != ERASED_COLUMN]
         if not cells:
             return
@@ -249,7 +249,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 class TrimmedMachine(IndexMachine):
-    """The same with trims below what the keeper has saved, which crash at each of their failpoints,
+    """The same with trims below the keeper's saved place, which crash at each of their failpoints,
     and rows that are put again after. A keeper that was paused with a batch from before a trim is
     woken up after it."""
 
@@ -335,7 +335,7 @@ _Late = tuple[Mapping[int, Sequence[Entry]], Mapping[int, int]]
 
 
 class _Recorder(IndexStoreProxy):
-    """Reads through, and keeps what is to be written."""
+    """Reads through, and keeps the writes to come."""
 
     def __init__(self, store: IndexStore) -> None:
         super().__init__(store)

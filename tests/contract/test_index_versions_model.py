@@ -1,9 +1,9 @@
 """A state machine over the versions of an index, over every engine: definitions come and go beside
 puts, trims and erasures (in the middle of one, too); a keeper of its own, which crashes and runs
 batches again, builds each version; queries go over to a version once it is complete; versions are
-dropped, in the middle of their building too, and made again. Every version that is kept holds what
-the cells say by its own definition, once it is at the end of every log (I18); a version that
-answers is always whole."""
+dropped, in the middle of their building too, and made again. Every version that is kept equals the
+cells by its own definition, once it is at the end of every log (I18); a version that answers is
+always whole."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class VersionsMachine(RuleBasedStateMachine):
 
     @rule(completed=st.booleans())
     def look(self, completed: bool) -> None:
-        """As a worker does: queries go over to what is complete. An older program's worker adds
+        """As a worker does: queries go over to the complete version. An older program's worker adds
         nothing to it before."""
         for record in self.catalog.all():
             for version in record.versions:

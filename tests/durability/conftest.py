@@ -1,4 +1,5 @@
-"""What the tests of power cuts share: a program that is recorded, and every cut of its run."""
+"""Fixtures that the tests of power cuts share: a program that is recorded, and every cut of its
+run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A disk that loses what was not synced: replays recorded steps, and writes out what a power cut
-leaves at any of them.
+"""A disk that loses every unsynced write: replays recorded steps, and writes out the files that a
+power cut leaves at any of them.
 
-What survives a cut (``fsync(2)``, ``rename(2)``):
+The writes that survive a cut (``fsync(2)``, ``rename(2)``):
 
 - of a file, its content at its last sync; of later writes none, all, some of them, or parts of them
   (:mod:`tests.durability.torn`);
@@ -102,7 +102,7 @@ class Disk:
         _rename(self._names, change)
 
     def write_out(self, target: Path, unsynced: Unsynced, chance: random.Random) -> None:
-        """Makes in ``target`` what is there after a power cut now."""
+        """Makes in ``target`` the files as a power cut now would leave them."""
         names: dict[str, int | None] = {}
         late = [change for change in self._changes if not change.synced]
         kept_late = {
@@ -179,7 +179,7 @@ def _rename(names: dict[str, int | None], change: _Change) -> None:
 
 @dataclass(frozen=True)
 class Cut:
-    """What a power cut leaves: the folder, and the lines that the program had said."""
+    """The files that a power cut leaves: the folder, and the lines that the program had said."""
 
     place: Path
     said: list[str]
@@ -188,8 +188,8 @@ class Cut:
 
 
 def power_cuts(steps: Sequence[Step], folder: Path, scratch: Path, seed: int) -> Iterator[Cut]:
-    """A cut behind each step that changes what survives: with nothing of what was not synced, with
-    all of it, with some, and with writes that are torn."""
+    """A cut behind each step that changes the surviving files: with none of the unsynced writes,
+    with all of them, with some, and with torn ones."""
     disk, said, chance = Disk(folder), list[str](), random.Random(seed)
     for number, step in enumerate(steps):
         disk.apply(step)

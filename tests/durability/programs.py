@@ -1,5 +1,5 @@
-"""Programs that are recorded: each prints a line once what the line names was acknowledged
-(``python -m tests.durability.programs KIND DIR``)."""
+"""Programs that are recorded: each prints a line once the change that the line names was
+acknowledged (``python -m tests.durability.programs KIND DIR``)."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def encrypted_backup(directory: Path) -> None:
 
 
 def key_beside(directory: Path) -> Path:
-    """Where :func:`encrypted_backup` leaves what decrypts its backups."""
+    """Where :func:`encrypted_backup` leaves the key of its backups."""
     return directory.with_name("identity.txt")
 
 

@@ -1,4 +1,4 @@
-"""Records what a real process does to a folder: strace's account of its writes, syncs, names and
+"""Records the steps of a real process in a folder: strace's account of its writes, syncs, names and
 spoken lines, in order.
 
 ``record`` runs a program and returns the steps that :mod:`tests.durability.disk` replays. Only
@@ -87,7 +87,7 @@ def why_not() -> str | None:
 
 
 def record(module: str, arguments: Sequence[str], folder: Path, trace: Path) -> list[Step]:
-    """Runs ``python -m module arguments`` to its end and returns what it did below ``folder``."""
+    """Runs ``python -m module arguments`` to its end and returns its steps below ``folder``."""
     command = [
         "strace",
         "-f",

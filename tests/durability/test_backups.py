@@ -1,5 +1,5 @@
 """A folder of backups after every power cut of a real run: a backup that was reported, or that is
-listed, is whole, and the register of erasures has what was erased before it."""
+listed, is whole, and the register of erasures has all erasures before it."""
 
 from __future__ import annotations
 

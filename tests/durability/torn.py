@@ -1,7 +1,7 @@
 """Torn writes: a power cut in the middle of a write leaves some of its sectors or pages on disk.
 
-Each unit is on disk as it was written, or not at all; where it is not, the file has what it had
-there before, or zeros. A disk writes sectors whole; a file system writes its pages in any order.
+Each unit is on disk as it was written, or not at all; where it is not, the file has its earlier
+bytes there, or zeros. A disk writes sectors whole; a file system writes its pages in any order.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def units_of(write: Written, unit_bytes: int) -> list[Written]:
 
 
 def tears(write: Written) -> Iterator[list[Written]]:
-    """What may be left of the write, for each kind of unit: each prefix, each suffix, and all
-    but one unit. Nothing of a write that is one unit: it is whole or lost."""
+    """The parts of the write that may be left, for each kind of unit: each prefix, each suffix, and
+    all but one unit. Nothing of a write that is one unit: it is whole or lost."""
     for unit_bytes in UNITS:
         units = units_of(write, unit_bytes)
         for place in range(1, len(units)):

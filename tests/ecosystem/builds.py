@@ -1,5 +1,5 @@
-"""What the recipes of ``docs/recipes.md`` need beside cellfeed, fetched once into the cache: Python
-packages by their lock files (Spark and Flink among them), jars from Maven Central."""
+"""All that the recipes of ``docs/recipes.md`` need beside cellfeed, fetched once into the cache:
+Python packages by their lock files (Spark and Flink among them), jars from Maven Central."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def spark() -> Path:
 
 @cache
 def spark_jars() -> str:
-    """``SPARK_PACKAGES`` with what they need, as ``spark-submit --jars`` wants them. Raises
+    """``SPARK_PACKAGES`` with all that they need, as ``spark-submit --jars`` wants them. Raises
     Unavailable."""
     fetched = Path(_class_path(f"spark-recipes-{SPARK_VERSION}", SPARK_PACKAGES)).parent
     # Spark brings the rest along, some of it newer.

@@ -1,7 +1,7 @@
 """Each recipe of ``docs/recipes.md``, run as it stands there: killed with ``kill -9`` in the
-middle, started again, and what it wrote compared with the store. Minutes, and hundreds of megabytes
-to fetch: ``make ecosystem`` runs them, other runs skip them with the reason. Those of Spark and
-Flink have files of their own."""
+middle, started again, and its output compared with the store. Minutes, and hundreds of megabytes to
+fetch: ``make ecosystem`` runs them, other runs skip them with the reason. Those of Spark and Flink
+have files of their own."""
 
 from __future__ import annotations
 

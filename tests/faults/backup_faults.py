@@ -2,10 +2,10 @@
 acknowledged.
 
 A minion acknowledges a commit once it has received it, and shows it once it has applied it: so a
-backup that reads what minions show may lack what callers were told is stored. Each backup waits, or
-fails and names the gap. Every one that ends well is restored: it has every cell that was
-acknowledged before it began, in its place (I1, I4). Every one that fails names all of what was
-acknowledged before and is on no minion, and leaves nothing behind.
+backup that reads only cells shown by minions may lack cells acknowledged to callers. Each backup
+waits, or fails and names the gap. Every one that ends well is restored: it has every cell that was
+acknowledged before it began, in its place (I1, I4). Every one that fails names all cells that were
+acknowledged before and are on no minion, and leaves nothing behind.
 
 Each backup is a process of its own towards the servers: its nodes stand behind proxies of its own,
 and the master's may be slow.
@@ -60,8 +60,8 @@ _GAP: Final = re.compile(r"shard (\d+) from (\d+) (?:to (\d+)|on)")
 
 @dataclass
 class Scene:
-    """One backup. ``proxies``: on its own way to each node; ``held``: by shard the end of what a
-    minion is known to have applied."""
+    """One backup. ``proxies``: on its own way to each node; ``held``: by shard the end of the cells
+    that a minion has applied for certain."""
 
     system: ClusterSystem
     datastore: Datastore
@@ -184,8 +184,8 @@ def _unnamed(behind: list[Put], refusal: str) -> list[Put]:
 def _process(
     system: ClusterSystem, datastore: Datastore, chance: random.Random
 ) -> Iterator[tuple[ClusteredEngine, Scene]]:
-    """What ``cellfeed backup create`` has: an engine that reads from minions first, over proxies of
-    its own. It has looked at the nodes once."""
+    """The source of ``cellfeed backup create``: an engine that reads from minions first, over
+    proxies of its own. It has looked at the nodes once."""
     with ExitStack() as stack:
         proxies = {
             name: stack.enter_context(TcpProxy(server.port, mysql=True))
@@ -240,7 +240,8 @@ def _applying_later(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def _one_receives(scene: Scene) -> Iterator[None]:
-    """One receives and applies nothing, the other one applies what it has and receives nothing."""
+    """One receives and applies nothing, the other one applies all that it has and receives
+    nothing."""
     one, other = scene.chance.sample(scene.minions, 2)
     scene.system.servers[one].sql("STOP SLAVE SQL_THREAD")
     scene.system.servers[other].sql("STOP SLAVE IO_THREAD")
@@ -272,7 +273,7 @@ def _killed(scene: Scene) -> Iterator[None]:
 @contextmanager
 def _promoted(scene: Scene) -> Iterator[None]:
     """They apply nothing; while the backup waits, the master is killed, and one of them is
-    promoted, which first applies what it has received."""
+    promoted, which first applies all that it has received."""
 
     def promote_one() -> None:
         scene.system.servers[scene.master].kill()

@@ -1,10 +1,10 @@
 """Billing as fault runs have it: the product's own, with every call on record, and trips that are
 poison.
 
-A call is one line when it begins and one when it has ended well;
-``begun|ended SHARD ADDED_ID PID MONOTONIC_NS``, in the file ``calls`` of the billing folder; the
-clock is the machine's, so lines of several processes can be compared. A BASE cell with ``poison``
-does what that says, until the folder has a file ``antidote``.
+A call is one line when it begins and one when it has ended well; ``begun|ended SHARD ADDED_ID PID
+MONOTONIC_NS``, in the file ``calls`` of the billing folder; the clock is the machine's, so lines of
+several processes can be compared. A BASE cell with ``poison`` acts as that says, until the folder
+has a file ``antidote``.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ POISONS: Final[Mapping[str, Callable[[], None]]] = {
 
 
 def billing(settings: Mapping[str, Any]) -> list[Trigger]:
-    """Settings: ``billing_dir``; ``run_s``, what each trip takes besides; ``timeout_s``, none
-    without; ``ended_tries``."""
+    """Settings: ``billing_dir``; ``run_s``, the time that each trip takes besides; ``timeout_s``,
+    none without; ``ended_tries``."""
     directory, run_s = Path(settings["billing_dir"]), float(settings.get("run_s", 0))
     provider = SandboxCardProvider(directory / "charges.sqlite3")
     keys = ChargeKeys()

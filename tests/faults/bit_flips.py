@@ -3,12 +3,12 @@ Then everything is read, everywhere, by every path.
 
 Each answer is right, or an error of ours that names the damage: a raw TypeError, another body, a
 shorter log is a violation (I1, I7, errors). `cellfeed check` finds every damage where any read
-would have met it; `--repair` from a backup makes the store what it was, or changes nothing.
+would have met it; `--repair` from a backup makes the store as it was, or changes nothing.
 
 SQLite has no checksum of a page. A bit of a page's pointers can lead a search by key astray, beside
 entries that are in good order: then a cell is not found by its key, though the log has it. Such an
-answer is reported as ``hidden`` beside what was witnessed. Where a check does not name the damage,
-or the one that workers run unasked does not, it is a violation.
+answer is reported as ``hidden`` beside the evidence of the fault. Where a check does not name the
+damage, or the one that workers run unasked does not, it is a violation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FLIPS_BRIEF: Final = 12
 
 
 class Whole(NamedTuple):
-    """What the store was before: its cells, and its logs with decoded bodies."""
+    """The store as it was before: its cells, and its logs with decoded bodies."""
 
     cells: Sequence[NewCell]
     logs: list[list[tuple[object, ...]]]
@@ -216,7 +216,8 @@ def _checked(run_dir: Path) -> Findings:
 
 
 def _checked_in_pieces(run_dir: Path) -> list[str]:
-    """What the check that workers run unasked names: of each flip that hides a cell, something."""
+    """The damage that the workers' own background check names: of each flip that hides a cell,
+    something."""
     files, found = FilesInPieces(run_dir / "store" / "trips", "trips", SHARDS), Findings()
     try:
         for shard in files.begin(found):
@@ -231,7 +232,7 @@ def _checked_in_pieces(run_dir: Path) -> list[str]:
 def _repaired(
     run_dir: Path, backups: Path, whole: Whole, found: Findings, told: str, violations: Violations
 ) -> None:
-    """A repair that says that all is mended has made the store what it was."""
+    """A repair that says that all is mended has made the store as it was."""
     path = run_dir / "store" / "trips" / CELLS_FILE
     try:
         repair_storage(_config(), run_dir, Backups(place_at(str(backups)), None), found)

@@ -1,4 +1,4 @@
-"""What happens to a cluster in a fault run: one function per kind. Each proves that its fault
+"""The faults of a cluster in a fault run: one function per kind. Each proves that its fault
 happened, and raises RuntimeError when it did not."""
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _promote_twice(system: ClusterSystem, datastore: Datastore, chance: random.R
         system.servers[role.master].start()
         bring_back(system, datastore, role.master)
         # One that had not even heard of this promotion could not be promoted in the next: nobody
-        # could tell what it lacks.
+        # could name the cells that it lacks.
         until(
             partial(_has_heard, system, role.master, done.epoch),
             f"{role.master} has heard of epoch {done.epoch}",
@@ -114,9 +114,9 @@ def _has_heard(system: ClusterSystem, node: str, epoch: int) -> bool:
 
 
 def _lost_tail(system: ClusterSystem, datastore: Datastore, chance: random.Random) -> list[str]:
-    """The minions hear nothing for a while, then the master dies, and returns with what it never
-    sent on: asynchronous, what it had acknowledged; semi-synchronous, what it was waiting to
-    acknowledge."""
+    """The minions hear nothing for a while, then the master dies, and returns with cells that it
+    never sent on: asynchronous, acknowledged ones; semi-synchronous, ones that waited for their
+    acknowledgement."""
     # A semi-synchronous master writes one group of transactions that waits, and no other behind it:
     # where none of them is a put, it is let continue.
     until(
@@ -224,7 +224,7 @@ def _buffered(system: ClusterSystem, datastore: Datastore, chance: random.Random
 
 def _not_kept(system: ClusterSystem, answered: Sequence[Put]) -> list[Put]:
     """Puts whose accepted copy no minion of b has: the death of b's master would take them. A
-    minion may have received what it has not applied yet."""
+    minion may have received cells that it has not applied yet."""
     deadline_s = time.monotonic() + 5
     while True:
         kept = {

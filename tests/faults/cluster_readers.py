@@ -115,7 +115,7 @@ def exporting(engine: ClusteredEngine) -> Iterator[Exported]:
 
 class Followed:
     """The cells that Kafka clients have read, and a trigger has run, by shard and added_id, in its
-    order; and what came of it in ``place``: charges, a warehouse."""
+    order; and its outcome in ``place``: charges, a warehouse."""
 
     def __init__(self, place: Path, shown: Shown) -> None:
         self._shown = shown
@@ -128,7 +128,7 @@ class Followed:
         self.provider = SandboxCardProvider(place / "charges.sqlite3")
 
     def _charge(self, cell: Cell) -> None:
-        """What the cell's own body says: another body at a place that was charged already is
+        """The claim of the cell's own body: another body at a place that was charged already is
         refused by the provider."""
         self._shown.see("the trigger", cell.shard, seen_cell(cell))
         self.provider.charge(key_of_place(cell), card_of(cell.row_key), cell.body["n"])
@@ -140,7 +140,7 @@ class Followed:
         into: list[Place],
         stop: threading.Event,
     ) -> None:
-        """Reads what a client is given until it is asked to stop."""
+        """Reads as a client does, until it is asked to stop."""
         while not stop.is_set():
             message = consumer.poll(0.1)
             if message is None or message.error() is not None:

@@ -200,10 +200,9 @@ class Work:
 
 
 class DirectWriters:
-    """So many threads for each datastore that put cells, ``cells`` at a time, and write down what
-    they were told; each put is tried until it is acknowledged or the run ends. ``pause`` ends
-    between two puts, when every put is acknowledged. ``more``: the members that every body has
-    beside."""
+    """So many threads for each datastore that put cells, ``cells`` at a time, and write down the
+    answers; each put is tried until it is acknowledged or the run ends. ``pause`` ends between two
+    puts, when every put is acknowledged. ``more``: the members that every body has beside."""
 
     def __init__(
         self,

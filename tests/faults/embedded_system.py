@@ -1,5 +1,5 @@
-"""What a fault run on an embedded store needs: a worker process on its files, and callers that put
-each cell once and believe what they are answered."""
+"""The parts of a fault run on an embedded store: a worker process on its files, and callers that
+put each cell once and believe the answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Worker:
 
 class Callers:
     """Threads that put one cell after the other at a worker, each over one connection, and write
-    down what they were answered."""
+    down the answers."""
 
     def __init__(
         self, worker: Worker, ledger: Ledger, chance: random.Random, text_bytes: int

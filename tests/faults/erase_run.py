@@ -1,9 +1,9 @@
 """Fault runs of erasures: a program that erases is killed somewhere in between, with a person's
 text in each place that the guide lists, beside puts.
 
-A process that begins afresh ends what is on record; nobody tells it which row. Then the files are
-scrubbed and searched: no place has the text (E20), and every acknowledged cell of another row is
-there (I1).
+A process that begins afresh ends the erasures on record; nobody tells it which row. Then the files
+are scrubbed and searched: no place has the text (E20), and every acknowledged cell of another row
+is there (I1).
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ export-zombie         SIGSTOP of an exporter until its session has run out and t
 export-network        an exporter's connections to the broker, or to ZooKeeper, are cut, stalled,
                       silent one way, or cut after some bytes, through proxies
 export-store-cut      the same between an exporter and the store, which is a MariaDB server then
-export-broker         kill -9 of the broker, away for a while, started again with what it had
-export-zookeeper      kill -9 of ZooKeeper, away for a while, started again with what it had:
+export-broker         kill -9 of the broker, away for a while, started again with its data
+export-zookeeper      kill -9 of ZooKeeper, away for a while, started again with its data:
                       exporting continues meanwhile
 export-rollback       ZooKeeper returns with its data directory of before: exporting continues, by
-                      what the partitions hold
+                      the records of the partitions
 export-cluster-away   the whole Kafka cluster (one broker) is away for several times as long as the
                       client keeps a record, once for longer than every
                       time-out of client and broker, and far more comes than fits into one
@@ -62,8 +62,8 @@ PAUSE_MAX_S = 5.0
 """I21: for how long a rolling restart may hold up a partition."""
 
 MEMORY_MORE_MAX_BYTES = 64 << 20
-"""I22: what an exporter may need more while its cluster is away: the batch under way of each of its
-units, and the client's own buffers."""
+"""I22: the memory that an exporter may need more while its cluster is away: the batch under way of
+each of its units, and the client's own buffers."""
 
 _FAILPOINTS = (
     "export.before_begin",
@@ -179,7 +179,7 @@ def _broker(stage: Stage) -> list[str]:
     answered_s, admin = time.monotonic(), kafka_admin(stage.kafka)
     until(
         lambda: _leads_all(admin), "the broker leads its partitions again"
-    )  # Kafka's own time: what others need after it is theirs
+    )  # Kafka's own time; any longer wait is that of others
     led_s = time.monotonic() - answered_s
     return [
         f"the broker (pid {pid}) was killed and started again (pid {stage.kafka.pid}); it led its"

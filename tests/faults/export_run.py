@@ -67,8 +67,8 @@ so the next cells are looked for while one is under way."""
 
 
 class Reader(threading.Thread):
-    """Reads committed records from the beginning, as a consumer does; it notes what no reader may
-    see, and for how long a partition had nothing new."""
+    """Reads committed records from the beginning, as a consumer does; it notes records that no
+    reader may see, and for how long a partition had nothing new."""
 
     def __init__(self, export: Export) -> None:
         super().__init__(name="export-reader", daemon=True)

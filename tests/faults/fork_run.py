@@ -67,8 +67,8 @@ def run_fork_faults(
 
 
 def check_answers(ledger: Ledger, pid: int, answers: Iterable[Answered]) -> Violations:
-    """I1 to I4 of what one process was answered, and I21: with a worker that nothing happens to,
-    every call has its answer."""
+    """I1 to I4 of the answers to one process, and I21: with a worker that nothing happens to, every
+    call has its answer."""
     puts: Mapping[UUID, Put] = {put.row_key: put for put in ledger.puts}
     violations: Violations = {"I1": [], "I2": [], "I3": [], "I4": [], "I21": []}
     for each in answers:
@@ -98,7 +98,7 @@ def check_answers(ledger: Ledger, pid: int, answers: Iterable[Answered]) -> Viol
 
 
 def _witnessed(sides: Mapping[int, Sequence[Answered]], forks: int) -> tuple[list[str], int]:
-    """What proves that the process forked under load: puts of the parent lie before and after the
+    """The proof that the process forked under load: puts of the parent lie before and after the
     first one of each child. And how many were acknowledged by children, or beside them."""
     parent = max(sides, key=lambda pid: len(sides[pid]), default=0)
     moments = {

@@ -2,10 +2,9 @@
 sides continue with the same client.
 
 ``python -m tests.faults.forked_client_process URL DIRECTORY SEED FORKS [MEND…]``. Each process
-writes what it asked and what it was answered to a file of its own, ``PID.ndjson``. For planted
-faults the mends named are undone: ``forks`` (connections are the process's own), ``numbers`` (an
-answer carries the number of its request), ``contents`` (what came is compared with what was asked
-for).
+writes its requests and their answers to a file of its own, ``PID.ndjson``. For planted faults the
+mends named are undone: ``forks`` (connections are the process's own), ``numbers`` (an answer
+carries the number of its request), ``contents`` (the answer is compared with the request).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is done to gateways: killed, paused past their session, stopped in order one after the
-other, left without their ZooKeeper; and all the time asked by members that come and go.
+"""Gateways under faults: killed, paused past their session, stopped in order one after the other,
+left without their ZooKeeper; and all the time asked by members that come and go.
 
-Each fault ends with the moment at which it healed (monotonic seconds) and what shows that it
+Each fault ends with the moment at which it healed (monotonic seconds) and the proof that it
 happened.
 """
 
@@ -80,7 +80,7 @@ def _kill(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
 
 def _pause(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
     """SIGSTOP of the group's coordinator until another one has the group and it continues there;
-    then it wakes up, believing in what it had."""
+    then it wakes up, believing in its old state."""
     del scale
     name = system.coordinator_of_group()
     with system.paused(name):
@@ -135,8 +135,8 @@ def _stop(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
 
 
 def _zookeeper(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
-    """kill -9 of ZooKeeper; the group's members read on, and what they commit meanwhile is refused
-    or waits."""
+    """kill -9 of ZooKeeper; the group's members read on, and their commits meanwhile are refused or
+    wait."""
     del chance
     zookeeper = system.zookeeper
     if zookeeper is None or zookeeper.process is None:

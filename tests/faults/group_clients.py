@@ -19,7 +19,7 @@ from tests.faults.group_members import COMMIT_TIMEOUT_MS, GroupLedger, GroupMemb
 for _client in ("kafka", "aiokafka"):
     logging.getLogger(_client).setLevel(
         logging.CRITICAL + 1
-    )  # a killed gateway is what the run is about, not news
+    )  # the run itself kills gateways, so that is no news
 
 _SESSION_TIMEOUT_MS = 6_000
 _HEARTBEAT_MS = 300
@@ -111,8 +111,7 @@ class KafkaPythonMember(Member):
         self._consumer._coordinator._offset_fetch_futures.clear()
         # Its position in a partition that it had before is kept, too, over any number of
         # generations that it missed: in one of them another member may have had the partition and
-        # committed more. Without a position it asks the group, so where it begins is what the
-        # gateway says.
+        # committed more. Without a position it asks the group, so it begins where the gateway says.
         positions = self._consumer._subscription.assignment
         positions.update({each: TopicPartitionState() for each in positions})
         self._was_given(partitions)
@@ -127,7 +126,7 @@ class _NotingAiokafka(AiokafkaListener):
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
         # aiokafka tries a commit again and again, in the next generation too, when the partition
-        # may be another member's, who is further on.
+        # may be another member's, which is further on.
         if self._member._committing is not None:
             self._member._committing.cancel()
             await asyncio.wait([self._member._committing])

@@ -37,8 +37,8 @@ _WHILE_AWAY = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
-"""What a member may be told when its gateway was killed: it is away, or it is back and the member
-has to join again."""
+"""The errors that a member may get when its gateway was killed: it is away, or it is back and the
+member has to join again."""
 
 
 class Resumed(NamedTuple):
@@ -125,7 +125,7 @@ def check_group(ledger: GroupLedger, ends: dict[int, int]) -> Violations:
 
 class Member(threading.Thread):
     """The notes that every client's member keeps. ``run`` is the client's own: it handles a few
-    records, commits what is behind them, and waits for the answer."""
+    records, commits the position behind them, and waits for the answer."""
 
     def __init__(self, name: str, ledger: GroupLedger) -> None:
         super().__init__(name=name, daemon=True)
@@ -180,7 +180,7 @@ class Member(threading.Thread):
         self._next[partition] = offset + 1
 
     def _to_commit(self) -> dict[int, int]:
-        """Positions beyond what was acknowledged; they count as attempted."""
+        """Positions beyond the acknowledged ones; they count as attempted."""
         acknowledged = self._ledger.acknowledged
         offsets = {
             partition: offset
@@ -219,7 +219,7 @@ class GroupMember(Member):
                 "socket.timeout.ms": COMMIT_TIMEOUT_MS,
                 "reconnect.backoff.max.ms": 300,
                 "fetch.wait.max.ms": 100,
-                "log_level": 0,  # a killed gateway is what the run is about, not news
+                "log_level": 0,  # the run itself kills gateways, so that is no news
                 "partition.assignment.strategy": strategy,
             }
         )

@@ -252,8 +252,8 @@ def _promoted(
         joins.try_("a promotion of whoever has most", partial(promote, mixed), ids)
         if chance.random() < 0.5:
             return "no promotion"
-        # What only the minion holds is given up with it: nothing is acknowledged meanwhile that the
-        # other one lacks.
+        # Cells that only the minion holds are given up with it: nothing is acknowledged meanwhile
+        # that the other one lacks.
         system.work.writers.pause()
         done = promote(mixed, give_up=[place])
         system.work.writers.resume()

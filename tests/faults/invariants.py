@@ -1,5 +1,5 @@
-"""The invariants of the product as functions of what was seen from outside. Each returns the
-violations as sentences; an empty list is a pass.
+"""The invariants of the product as functions of outside observations. Each returns the violations
+as sentences; an empty list is a pass.
 
 Pure: no clock, no socket. ``tests/unit/harness/test_invariants.py`` shows for each that it finds
 its own violation, so none is a check that cannot fail.
@@ -37,7 +37,7 @@ Violations = dict[str, list[str]]
 
 
 def check_log(ledger: Ledger, log: Log) -> Violations:
-    """I1, I2, I4, I5 and I12 of the store's log against what the writers know."""
+    """I1, I2, I4, I5 and I12 of the store's log against the writers' knowledge."""
     places = {cell.triple: (shard, cell) for shard, cells in log.items() for cell in cells}
     begun = {put.triple: put for put in ledger.puts}
     return {

@@ -27,8 +27,8 @@ from tests.faults.shown import Shown
 from tests.faults.workload import seen_cell
 
 ALLOWED_ERRORS: Final = (Unavailable, WrongServerSettings)
-"""What a reader may be answered while a fault lasts: nothing is shown then. A server with dangerous
-settings is refused, also for reading."""
+"""The errors that a reader may get while a fault lasts: nothing is shown then. A server with
+dangerous settings is refused, also for reading."""
 
 PATHS: Final = (
     "get_cells",
@@ -42,7 +42,7 @@ INDEX_PATH: Final = "query_index"
 
 _LOOK_EVERY_S: Final = 0.05
 _NEW: Final = 20
-"""Puts that count as new: half of what is asked for is among them."""
+"""Puts that count as new: half of the keys asked for are among them."""
 
 _KEYS: Final = 4
 _TOLD_MAX: Final = 50

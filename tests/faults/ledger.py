@@ -1,4 +1,4 @@
-"""What the writers of a fault run know: their puts, the answers, and when these came."""
+"""The knowledge of a fault run's writers: their puts, the answers, and when these came."""
 
 from __future__ import annotations
 

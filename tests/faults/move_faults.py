@@ -3,10 +3,10 @@ moves. After each the move is gone on with, or taken back, and the next one goes
 
 shard-moves                a mover killed (kill -9), then a master, each at a failpoint that the
                            seed chooses
-shard-moves-mover-killed   the mover, a process, killed at every failpoint; what is unserved then
+shard-moves-mover-killed   the mover, a process, killed at every failpoint; the shards unserved then
                            must be served again before anybody does anything
 shard-moves-master-killed  the source's master, and the target's, killed at every failpoint
-shard-moves-back-killed    who takes a move back, or cleans, and the masters of both sides, killed
+shard-moves-back-killed    the process that takes a move back, or cleans, and both masters, killed
                            at every failpoint of that
 shard-moves-promoted       another node promoted at every failpoint while the master is well, on the
                            source or the target, by turns
@@ -302,8 +302,8 @@ def _with_fault(point: str, fault: Callable[[], object], what: Callable[[], obje
 
 def _is_back(system: ClusterSystem, datastore: Datastore, name: str, node: str) -> bool:
     """Whether the cluster has two minions again. A master that was killed may hold a cell that no
-    minion has, and that nobody was told to be stored: the supervisor leaves it to an operator, who
-    does here what ``cluster rejoin --put-again`` does."""
+    minion has, and that nobody was told to be stored: the supervisor leaves it to an operator, here
+    acting as ``cluster rejoin --put-again`` does."""
     with suppress(CellfeedError):
         role, silent = cluster_role(system.admin[name])
         if len(role.minions) == 2 and not silent:

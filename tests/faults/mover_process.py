@@ -32,7 +32,7 @@ def kill_mover_at(
     to: str,
     action: str = "move",
 ) -> int:
-    """Moves a shard, or what the action says, in a process that is killed (kill -9) at the
+    """Moves a shard, or runs the given action, in a process that is killed (kill -9) at the
     failpoint; returns its pid. Raises RuntimeError when it was not."""
     arguments = [
         action,

@@ -10,7 +10,7 @@ such a node is made a copy of the master. In the end all nodes have the same row
 MariaDB finds a cell by its key in an index of its own. Where a bit of that index has changed on the
 master, the cell is not found by its key. Nor may its neighbours be: a search steps from entry to
 entry, and an entry in the wrong order leads it astray. As in an embedded store, such an answer is
-reported as ``hidden`` beside what was witnessed, and a check must name the damage.
+reported as ``hidden`` beside the evidence of the fault, and a check must name the damage.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ _KEY_BYTES: Final = 16 + len("BASE") + 8
 
 
 class Nodes:
-    """A cluster of three nodes with cells in one shard, and what every node should have."""
+    """A cluster of three nodes with cells in one shard, and the cells that every node should
+    have."""
 
     def __init__(self, servers: Sequence[MariaDB]) -> None:
         self.servers = dict(zip(NODES, servers, strict=True))

@@ -233,7 +233,7 @@ PLANTS: Final[dict[str, Plant]] = {
         "I3",
     ),
 }
-"""By kind. ``lost-tail`` also finds what shows cells that no minion has:
+"""By kind. ``lost-tail`` also finds a bug that shows cells that no minion has:
 :data:`SHOWN_TOO_EARLY`."""
 
 SHOWN_TOO_EARLY: Final = plant_of(

@@ -75,7 +75,7 @@ def planted(plant: Plant) -> Iterator[None]:
 
 
 def plant_here() -> None:
-    """Plants what the environment of this process names."""
+    """Plants the bug that the environment of this process names."""
     from tests.faults.process_plants import PROCESS_PLANTS
 
     wanted = os.environ[VARIABLE]

@@ -1,6 +1,6 @@
-"""What happens to clusters beside the paths that are guarded by design: restarts that forget what
-was set at run time, minions that join within an epoch, and servers whose own configuration
-disagrees with ours.
+"""Faults of clusters beside the paths that are guarded by design: restarts that forget settings
+made at run time, minions that join within an epoch, and servers whose own configuration disagrees
+with ours.
 
 master-restarts-then-dies   a master restarts while its minions are cut off, so that it has
                             forgotten semi-synchronous replication; state commits, leases,
@@ -63,8 +63,8 @@ _TRIED_S: Final = (1.5, 2.5)
 back."""
 
 Head3 = tuple[dict[int, int], dict[int, int], dict[int, int] | str]
-"""What a process believes of a cluster: watermarks, what minions hold, how far may be trimmed (or
-why nothing)."""
+"""A process's view of a cluster: watermarks, the ends of minions, how far may be trimmed (or why
+nothing)."""
 
 
 def master_restarts_then_dies(
@@ -151,7 +151,7 @@ def minions_join(system: ClusterSystem, datastore: Datastore, chance: random.Ran
     told += _agree(everybody, "with both minions cut off")
     system.violations.setdefault("I6", []).extend(told)
     alone = system.written("a2") - written
-    time.sleep(0.5)  # the tailers read what they may
+    time.sleep(0.5)  # the tailers read all that they may
     system.servers["a2"].kill()
     promoted = promote(system.admin["a"])
     work.writers.resume()

@@ -2,12 +2,12 @@
 names are the same, and the ids of both continue where the backup ends; both take puts, of the same
 row keys with other bodies.
 
-Then what belongs to one is joined to the other: a server at `cluster init`, at a rejoin, by a
-supervisor, and at a promotion; increments onto each other's backups, and onto the backup that both
-came from; files of one embedded store in the other. Every join is refused with both histories
-(``joins``). A promotion follows, in the wrong configuration or beside it. No acknowledged cell of
-either is lost or shown as another (I1 to I8, I12, I13); the increments of the right store restore
-to what it acknowledged.
+Then files of one are joined to the other: a server at `cluster init`, at a rejoin, by a supervisor,
+and at a promotion; increments onto each other's backups, and onto the backup that both came from;
+files of one embedded store in the other. Every join is refused with both histories (``joins``). A
+promotion follows, in the wrong configuration or beside it. No acknowledged cell of either is lost
+or shown as another (I1 to I8, I12, I13); the increments of the right store restore to all that it
+acknowledged.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def _servers_joined(
         if beside := killed or chance.random() < 0.5:
             done = promote(first.admin[CLUSTER])
         else:
-            # What only the minion holds is given up with it: nothing is acknowledged meanwhile that
-            # the other one lacks.
+            # Cells that only the minion holds are given up with it: nothing is acknowledged
+            # meanwhile that the other one lacks.
             first.writers.pause()
             done = promote(mixed, give_up=[place])
             first.writers.resume()
@@ -198,7 +198,8 @@ def _increments_joined(
     parent: str,
     joins: Joins,
 ) -> Backup:
-    """Increments onto what the store does not continue. Returns a full backup of the first."""
+    """Increments onto a backup that the store does not continue. Returns a full backup of the
+    first."""
     with closing(first.engine()) as of_first, closing(second.engine()) as of_second:
         base = backed_up(folder, of_first)
         other = backed_up(folder, of_second)

@@ -1,5 +1,5 @@
-"""Backups that are restored to be looked at, as ``cellfeed restore`` does, and what must be in
-them. Also wrong joins that are tried, and must be refused."""
+"""Backups that are restored to be looked at, as ``cellfeed restore`` does, and the content that
+they must have. Also wrong joins that are tried, and must be refused."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def restored_log(folder: BackupFolder, backup: Backup, place: Path) -> dict[int,
 
 
 def unsound(folder: BackupFolder) -> list[str]:
-    """The faults of a folder's backups, each with those that it stands on; and what is
-    there beside them."""
+    """The faults of a folder's backups, each with those that it stands on; and the files beside
+    them."""
     whole, rests = folder.look()
     return [
         *(told for backup in whole for told in verify(folder.chain(backup))),
@@ -98,8 +98,7 @@ class WrongJoin(Exception):
 
 
 class Joins:
-    """Wrong joins that are tried; each must be refused, and its message name what the two parts
-    are."""
+    """Wrong joins that are tried; each must be refused, and its message name the two parts."""
 
     def __init__(self) -> None:
         self.refused: list[str] = []

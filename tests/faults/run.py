@@ -72,7 +72,7 @@ CALL_MAX_S = 5.0 + 2.0
 CATCH_UP_S = 60.0
 PUT_PAUSE_S = 0.004
 PUT_PAUSE_BRIEF_S = 0.1
-"""What each of the four writers waits behind a put: in the suite some forty cells a second are
+"""The wait of each of the four writers behind a put: in the suite some forty cells a second are
 under way when a fault comes, not more. Eight processes handle each."""
 
 INDEX = parse_definition(
@@ -113,7 +113,7 @@ class FaultRun:
         self.violations = merge(self.violations, other.violations)
 
     def __str__(self) -> str:
-        """All of it in a line: pytest cuts a dict short, and with it what was violated."""
+        """All of it in a line: pytest cuts a dict short, and with it the violations."""
         return json.dumps(self.as_json())
 
     def as_json(self) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class System:
             time.sleep(0.05)
 
     def down(self) -> None:
-        """Ends everything, also what does not want to end."""
+        """Ends everything, also processes that do not want to end."""
         for entry in self.run_dir.processes():
             if psutil.pid_exists(entry.pid):
                 os.kill(entry.pid, signal.SIGCONT)

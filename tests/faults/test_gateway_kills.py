@@ -79,7 +79,7 @@ def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_kil
     tmp_path: Path, seed: int
 ) -> None:
     """The kills come at any moment: between a commit's write and its answer (the position is then
-    ahead of what was acknowledged, and the records before it were handled); in the middle of an
+    ahead of the acknowledged one, and the records before it were handled); in the middle of an
     answer to a fetch, while the group forms."""
     chance = random.Random(seed)
     puts, group = Ledger(), GroupLedger()

@@ -98,7 +98,7 @@ def test_a_loader_killed_at_every_step_in_turn_leaves_a_prefix_and_in_the_end_ea
     directory = tmp_path / "table"
     positions: dict[int, int] = {}
     # A commit of each life may be its last step, so every life commits twice before it dies;
-    # recovery finds what the life before left.
+    # recovery finds the leftovers of the life before.
     for life, name in enumerate(LOADER_FAILPOINTS):
         at_pass = 1 if name.startswith(("warehouse.recover.", "warehouse.loader.assigned")) else 3
         process = start_loader(gateway, f"life-{life}", directory, ends, f"{name}=kill@{at_pass}")

@@ -21,7 +21,8 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
 RUN_S = 0.02
-"""What a cell takes: so the worker that is cut off is at work when another one takes over."""
+"""The time that a cell takes: so the worker that is cut off is at work when another one takes
+over."""
 
 RUN_BETWEEN_SAVES = int(SAVE_EVERY_S / RUN_S) + 2
 """Cells of a shard that may run again after it was taken over from a worker at work."""
@@ -58,7 +59,7 @@ def workers(tmp_path: Path, store: Datastore, zookeeper_server: ZooKeeper) -> It
 
 
 class Offsets:
-    """What was saved, as it was seen from time to time: it never falls (I20)."""
+    """The saved offsets, as they were seen from time to time: they never fall (I20)."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -104,7 +105,7 @@ def test_what_a_worker_says_reaches_nobody_so_another_takes_over_and_it_comes_ba
     wait_until(taken_over, "the session has run out and the other worker has done it all")
     assert proxy.held[Direction.TO_SERVER] > 0
     ends = saved(coordinator)
-    proxy.resume()  # what it said then arrives now, late
+    proxy.resume()  # its words from then arrive now, late
     wait_until(
         lambda: coordinator.members(GROUP) == ["far", "near"] and all_owned(coordinator, 2),
         "it is back and has its share",

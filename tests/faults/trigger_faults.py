@@ -1,4 +1,4 @@
-"""The faults of a trigger group, by kind. Each returns what was witnessed of it, healed;
+"""The faults of a trigger group, by kind. Each returns the evidence of it, healed;
 FaultDidNotHappen is raised for one that has shown nothing.
 
 trigger-kill        kill -9 of a worker (its run starts it again), of a run (its worker drains), of
@@ -7,12 +7,12 @@ trigger-leader      kill -9 of the host whose worker leads
 trigger-all         kill -9 of all at once, then all are started again
 trigger-pause       SIGSTOP of a worker until its session has run out and the others have its
                     shards, then SIGCONT
-zookeeper-killed    kill -9 of ZooKeeper, away for ``away_s``, started again with what it had
+zookeeper-killed    kill -9 of ZooKeeper, away for ``away_s``, started again with its data
 zookeeper-empty     as before, but it returns empty: all stand still until
                     ``cellfeed offsets set billing kept``
 zookeeper-cut       one host's connections to ZooKeeper are cut and refused until the others have
                     its shards
-zookeeper-one-way   what one host sends to ZooKeeper, or what ZooKeeper answers it, is held back for
+zookeeper-one-way   the bytes of one host to ZooKeeper, or of ZooKeeper to it, are held back for
                     longer than its session lasts
 trigger-joins       workers join and leave, ``joins`` times, in any order
 trigger-rolling     each run is ended with SIGTERM and another one started in its place
@@ -68,9 +68,9 @@ FULL = Scale(trips=6_433, per_s=70, faults=4, away_s=60.0, joins=100, poisons=3)
 
 @dataclass
 class Stage:
-    """What a fault may use and what it leaves: ``afflicted`` are the processes that were killed;
-    ``overtaken`` are ``(pid, member, since_ns, back_ns)`` of those that were stopped or cut off,
-    until they were seen to be back."""
+    """The things that a fault may use, and the traces that it leaves: ``afflicted`` are the
+    processes that were killed; ``overtaken`` are ``(pid, member, since_ns, back_ns)`` of those that
+    were stopped or cut off, until they were seen to be back."""
 
     system: TriggerSystem
     watch: Watch

@@ -1,5 +1,5 @@
-"""The invariants of a trigger group as functions of what was seen from outside: the calls of its
-function, and what its coordination held from time to time.
+"""The invariants of a trigger group as functions of outside observations: the calls of its
+function, and the content of its coordination from time to time.
 
 Pure, as those in ``invariants.py``; ``tests/unit/harness/test_trigger_invariants.py`` shows for
 each that it finds its own violation.

@@ -338,7 +338,8 @@ def _check_group(kind: str, stage: Stage, parked: frozenset[Place]) -> Violation
 
 
 def _between_resets(samples: list[Sample], stage: Stage) -> list[list[Sample]]:
-    """Without what a restored coordination held until somebody set the offsets: that is a reset."""
+    """Without the content of a restored coordination until somebody set the offsets: that is a
+    reset."""
     found: list[list[Sample]] = []
     since_ns = 0
     for went_back_ns, cured_ns in stage.restored:

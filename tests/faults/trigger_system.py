@@ -42,7 +42,7 @@ _CELLFEED: Final = (sys.executable, "-m", "cellfeed.cli.main")
 
 
 class FaultDidNotHappen(RuntimeError):
-    """What a run was to show has not come about: it has shown nothing."""
+    """The event that a run was to show has not come about: it has shown nothing."""
 
 
 def until(done: Callable[[], bool], what: str, timeout_s: float = START_S) -> None:
@@ -303,7 +303,7 @@ class TriggerSystem:
         return json.loads(lines[-1]) if lines else None
 
     def close(self) -> None:
-        """Ends everything, also what does not want to end."""
+        """Ends everything, also processes that do not want to end."""
         for host in self.hosts:
             host.end_by_force()
         for proxy in self._proxies:

@@ -1,5 +1,5 @@
-"""What runs beside a fault on a trigger group: anybody who puts trips, and anybody who looks at the
-coordination from outside."""
+"""The threads that run beside a fault on a trigger group: anybody who puts trips, and anybody who
+looks at the coordination from outside."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Feeder(threading.Thread):
             self.join(120)
 
     def finish(self) -> None:
-        """Puts what is left at once."""
+        """Puts the remaining cells at once."""
         self._hurry.set()
         self.join(120)
         if self.error is not None:

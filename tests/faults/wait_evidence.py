@@ -1,4 +1,4 @@
-"""What an outlet has done, read beside the answer of a wait: no answer may come before its effect.
+"""The results of an outlet, read beside the answer of a wait: no answer may come before its effect.
 
 Each kind has a reading that is taken right behind an answer, and a judgement of it. The reading may
 be a length: of the trigger's file, or of a partition's committed part. Then the judgement comes at
@@ -62,7 +62,7 @@ class Evidence:
         self._broker = AdminClient({"bootstrap.servers": bootstrap})
 
     def take(self, kind: str, batch: Batch) -> None:
-        """Reads what the outlet has done of a batch, right behind the answer."""
+        """Reads the outlet's results for a batch, right behind the answer."""
         if kind == "trigger":
             length = self._effects.stat().st_size
             with self._lock:

@@ -1,7 +1,7 @@
 """A warehouse loader as a process of its own, to be killed: ``python -m
 tests.faults.warehouse_process BOOTSTRAP TOPIC GROUP TABLE ENDS_JSON``.
 
-Loads up to the offsets of ENDS_JSON, or until SIGTERM when that is ``null``; prints what it did as
+Loads up to the offsets of ENDS_JSON, or until SIGTERM when that is ``null``; prints its results as
 JSON.
 """
 

@@ -1,5 +1,5 @@
-"""What runs while a fault happens: writers through the HTTP client, and a Kafka consumer that
-follows every partition from offset 0."""
+"""The threads that run while a fault happens: writers through the HTTP client, and a Kafka consumer
+that follows every partition from offset 0."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def trip_body(number: int) -> dict[str, object]:
 
 
 class Writers:
-    """Threads that put one BASE cell after another, each at its own pace, and write down what they
-    were answered. Every put is tried until it is acknowledged or the run ends, with the same body:
-    that is what a careful caller does with ``unknown``."""
+    """Threads that put one BASE cell after another, each at its own pace, and write down the
+    answers. Every put is tried until it is acknowledged or the run ends, with the same body: a
+    careful caller does so with ``unknown``."""
 
     def __init__(
         self, urls: Sequence[str], ledger: Ledger, seed: int, pause_s: float, threads: int = 4
@@ -107,7 +107,7 @@ class KafkaReader(threading.Thread):
                 "auto.offset.reset": "error",
                 "reconnect.backoff.max.ms": 500,
                 "fetch.wait.max.ms": 100,
-                "log_level": 0,  # a killed gateway is what the run is about, not news
+                "log_level": 0,  # the run itself kills gateways, so that is no news
             }
         )
         self._consumer.assign(
@@ -122,8 +122,8 @@ class KafkaReader(threading.Thread):
             for message in self._consumer.consume(500, 0.1):
                 error = message.error()
                 if error is not None:
-                    # Transport errors are what a killed gateway looks like; anything else (an
-                    # offset out of range, say) is a finding.
+                    # A killed gateway shows itself by transport errors; anything else (an offset
+                    # out of range, say) is a finding.
                     if error.code() not in (
                         KafkaError._TRANSPORT,
                         KafkaError._ALL_BROKERS_DOWN,

@@ -1,5 +1,5 @@
-"""Trigger workers as processes, and what they have done, for the tests of coordination in a real
-ZooKeeper."""
+"""Trigger workers as processes, and the calls that they made, for the tests of coordination in a
+real ZooKeeper."""
 
 from __future__ import annotations
 

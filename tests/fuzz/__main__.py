@@ -1,6 +1,6 @@
 """``python -m tests.fuzz gateway``: malformed frames, 200,000 of them, at a running gateway beside
 good clients; how far it is goes to standard error, the verdict is one JSON object. Exits with 1
-when something was found. ``capture``: records again what real clients send."""
+when something was found. ``capture``: records the frames of real clients again."""
 
 from __future__ import annotations
 

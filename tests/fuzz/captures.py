@@ -61,7 +61,7 @@ def captured_frames() -> list[Captured]:
 
 
 class Forwarder:
-    """Passes connections on to a gateway and keeps what the clients sent. Use in a ``with``."""
+    """Passes connections on to a gateway and keeps the clients' bytes. Use in a ``with``."""
 
     def __init__(self, port: int) -> None:
         self.target_port = 0

@@ -73,7 +73,7 @@ def valid_frames() -> list[bytes]:
         for nulls in (False, True)
     ]
     with patch.dict(SAMPLES, _TRIPS):
-        # Three times each, as what real clients sent: a frame that is refused early needs fewer
+        # Three times each, as captured from real clients: a frame that is refused early needs fewer
         # tries than one that goes through a handler.
         frames += 3 * [each.frame for each in captured_frames()]
         return frames + 3 * [
@@ -82,7 +82,7 @@ def valid_frames() -> list[bytes]:
 
 
 def mutations(chance: random.Random, count: int) -> Iterator[tuple[str, bytes]]:
-    """``count`` times the name of a mutation and what is to be sent, length and all."""
+    """``count`` times the name of a mutation and the bytes to send, length and all."""
     frames = valid_frames()
     kinds = list(_KINDS)
     for number in range(count):

@@ -1,6 +1,6 @@
-"""A running gateway and many thousand peers that send what no client sends, beside good clients: a
-writer, a reader by assignment, a group of two libraries, and a connection that asks the same thing
-all the time.
+"""A running gateway and many thousand peers that send frames no client sends, beside good clients:
+a writer, a reader by assignment, a group of two libraries, and a connection that asks the same
+thing all the time.
 
 The verdict: the process lives, without a traceback; every peer was let go; memory, sockets,
 descriptors and threads are where they were; the good clients got every record once (I7, I8, I14,
@@ -40,8 +40,8 @@ from tests.support.trips_log import SHARDS, fill
 
 GROUP: Final = "good-clients"
 GROWTH_BYTES_MAX: Final = 32 << 20
-"""What may be added to the memory by any number of bad frames: nothing that grows with their
-number. One hostile length alone claims 2 GiB."""
+"""The memory that any number of bad frames may add: nothing that grows with their number. One
+hostile length alone claims 2 GiB."""
 
 ANSWER_MAX_S: Final = 30.0
 """Longest that a good client may wait for an answer: beside a hundred busy peers on a busy machine,
@@ -74,7 +74,8 @@ class FuzzRun:
     sent: Sent = field(default_factory=Sent)
     seconds: float = 0.0
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """What the gateway held before and after: bytes of memory, sockets, descriptors, threads."""
+    """The gateway's memory and sockets before and after: bytes of memory, sockets, descriptors,
+    threads."""
     answer_ms: dict[str, float] = field(default_factory=dict)
     """Of the good client that asks all the time: percentiles of its waits."""
     written: int = 0
@@ -220,7 +221,7 @@ class Probe(threading.Thread):
 
 
 class GoodClients:
-    """Started; ``check`` stops the writer and compares what everybody got with the log."""
+    """Started; ``check`` stops the writer and compares everybody's records with the log."""
 
     def __init__(self, datastore: Datastore, gateway: GatewayProcess, stack: ExitStack) -> None:
         self._datastore = datastore
@@ -428,7 +429,7 @@ def _are_let_go(peers: list[socket.socket], seconds: float) -> list[str]:
 
 def _handlers_were_asked(sent: Sent) -> Violations:
     """Or the run has shown nothing but the checks before them. Half of the valid requests may wait
-    for what does not come, or be gone before."""
+    for data that does not come, or be gone before."""
     few = 3 * sent.answered["valid"] < sent.by_mutation["valid"]
     return {
         "no fault": (

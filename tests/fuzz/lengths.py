@@ -26,8 +26,8 @@ _HEAD_BYTES: Final = 8
 
 
 class Place(NamedTuple):
-    """A length or a count. ``form``: int16, int32 or uvarint (one more than what is meant, or plain
-    for numbers of tags and their sizes)."""
+    """A length or a count. ``form``: int16, int32 or uvarint (one more than the length meant, or
+    plain for numbers of tags and their sizes)."""
 
     at: int
     size: int

@@ -1,4 +1,4 @@
-"""Peers that send what no client sends, each on a connection of its own, many at a time: whole,
+"""Peers that send frames no client sends, each on a connection of its own, many at a time: whole,
 torn into pieces, byte by byte, behind and before other requests, gone at once, and deaf to the
 answers. The frames of a batch, and the way of sending them, follow from its seed.
 """
@@ -45,8 +45,8 @@ _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 @dataclass
 class Sent:
-    """The result of a batch. ``failures``: peers that the gateway did not let go, with what they
-    sent."""
+    """The result of a batch. ``failures``: peers that the gateway did not let go, with the bytes
+    that they sent."""
 
     by_mutation: Counter[str] = field(default_factory=Counter)
     by_delivery: Counter[str] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class Sent:
         return self.by_mutation.total()
 
     def add(self, other: Sent) -> None:
-        """Counts what another batch came to as well."""
+        """Adds the counts of another batch."""
         self.by_mutation += other.by_mutation
         self.by_delivery += other.by_delivery
         self.answered += other.answered

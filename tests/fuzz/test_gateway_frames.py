@@ -1,5 +1,5 @@
-"""A running gateway and thousands of peers that send what no client sends, while good clients work
-beside them.
+"""A running gateway and thousands of peers that send frames no client sends, while good clients
+work beside them.
 
 The seed is in ``CELLFEED_FUZZ_SEED`` or fixed, and is reported by every failure.
 """
@@ -225,7 +225,7 @@ def test_answers_come_in_the_order_of_the_requests_however_many_are_sent_ahead(
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway over an empty store, for what only one connection is about."""
+    """A gateway over an empty store, for tests of a single connection."""
     directory = tmp_path_factory.mktemp("fuzz")
     with GatewayProcess(directory / "store", directory / "gateway.log") as running:
         yield running

@@ -1,5 +1,5 @@
-"""What several of these tests work on: a cluster of real servers; a store with its coordination in
-it, or in a real ZooKeeper."""
+"""Storage that several of these tests work on: a cluster of real servers; a store with its
+coordination in it, or in a real ZooKeeper."""
 
 from __future__ import annotations
 

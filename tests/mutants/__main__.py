@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _conclude(results: Results) -> int:
-    """Prints what is not as it should be, the rate of each area, and the rate of all."""
+    """Prints every mistake, the rate of each area, and the rate of all."""
     bad = 0
     for each, outcome in results.outcomes.items():
         if outcome.verdict is Verdict.SURVIVED and each.accepted is not None:

@@ -1,4 +1,4 @@
-"""`python -m tests.newcomer [DIRECTORY]`: prints what a new user sees in a day."""
+"""`python -m tests.newcomer [DIRECTORY]`: prints a new user's first day."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The day of a new user, in order, with README and guides alone: the demo, the first cell, a
 trigger, a file, an index, a Kafka consumer, SQL, a backup, a restore, and the mistakes.
 
-Each step prints what a person sees, and fails where that is a traceback, silence or wrong. Ports
-are free ones, so that the day can be lived beside an instance that runs.
+Each step prints a person's view, and fails where that is a traceback, silence or wrong. Ports are
+free ones, so that the day can be lived beside an instance that runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The terminal of a new user: prints each command and what it says, and looks at the exit code."""
+"""The terminal of a new user: prints each command and its output, and looks at the exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 COMMAND_TIMEOUT_S: Final = 120
 WAIT_S: Final = 60.0
-"""For what happens by itself: a trigger, an index, a file of the warehouse."""
+"""For events that come by themselves: a trigger, an index, a file of the warehouse."""
 
 
 class Terminal:
@@ -48,12 +48,12 @@ class Terminal:
         return done.stdout
 
     def mistake(self, command: str, *, code: int = 1, sees: str) -> None:
-        """Types something wrong: the answer is short, and says what to do."""
+        """Types something wrong: the answer is short, and names the next step."""
         said = self.run(command, code=code, sees=sees)
         assert len(said.splitlines()) <= 12, f"{command} answers at length: {said}"
 
     def wait(self, command: str, sees: str) -> None:
-        """Types a command again until it says what is expected; prints the last answer."""
+        """Types a command again until it prints the expected words; prints the last answer."""
         said = ""
 
         def is_there() -> bool:

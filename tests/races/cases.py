@@ -93,7 +93,7 @@ def holds(coordinator: Coordinator, claims: Mapping[int, Claim]) -> list[int]:
 
 
 def two_claim(kind: str) -> Case:
-    """Two members claim the same partitions: each has one owner, who knows it."""
+    """Two members claim the same partitions: each has one owner, and the owner knows it."""
     place = Place(kind)
     both = [place.coordinator(), place.coordinator()]
     sessions = [each.join(GROUP, name, TTL_S) for each, name in zip(both, "ab", strict=True)]
@@ -389,7 +389,7 @@ OF_COORDINATION: Final[Mapping[str, Callable[[str], Case]]] = {
     "two gateways take slots": two_gateways_take_slots,
     "a gateway loses its slots": a_gateway_loses_its_slots,
 }
-"""Cases by what happens, for each kind of coordination."""
+"""Cases by their events, for each kind of coordination."""
 
 IN_STATE: Final[Mapping[str, Callable[[], Case]]] = {
     "a cell runs beside a skip": lambda: retry_beside_a_skip(ran=True),

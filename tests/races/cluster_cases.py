@@ -1,5 +1,5 @@
-"""What two actors do at once to clusters of real servers: promotions, rejoins, moves, erasures,
-trims, and writes of a process that has not heard of any of them."""
+"""Two actors at once on clusters of real servers: promotions, rejoins, moves, erasures, trims, and
+writes of a process that has not heard of any of them."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _erased(place: Place, row_key: bytes) -> bool:
 
 
 def _erased_by_now(place: Place, row_key: bytes) -> bool:
-    """False while a node is left alone for what the race did to its connections."""
+    """False while a node is left alone after the race broke its connections."""
     with suppress(Unavailable):
         return _erased(place, row_key)
     return False
@@ -286,4 +286,4 @@ CASES: Final = {
         (("move.after_mark", _FIRST_INSIDE), ("move.before_fence", _FIRST_INSIDE)),
     ),
 }
-"""By what happens at once."""
+"""By the two simultaneous acts."""

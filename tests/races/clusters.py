@@ -100,7 +100,7 @@ class Place:
     # --- after a race -----------------------------------------------------------------------------
 
     def verify(self, done: Run) -> None:
-        """I1-I5, I10 and what a promotion, a move and an erasure promise, of all that was ever
+        """I1-I5, I10 and the promises of a promotion, a move and an erasure, for all that was ever
         acknowledged here."""
         for ended in done.ended:
             if isinstance(ended.result, Promotion) and ended.result.old_master:

@@ -27,7 +27,7 @@ STUCK_S: Final = 20.0
 
 @dataclass(frozen=True)
 class Ended:
-    """What an actor came to: its result, or the exception that ended it."""
+    """The end of an actor: its result, or the exception that ended it."""
 
     result: Any = None
     error: Exception | None = None
@@ -52,8 +52,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Case:
-    """Two actors over things of their own, and what must hold of every run; ``close`` is called
-    after it."""
+    """Two actors over things of their own, and the check that every run must pass; ``close`` is
+    called after it."""
 
     actors: Sequence[Callable[[], Any]]
     check: Callable[[Run], None]
@@ -94,7 +94,7 @@ class _Actor:
 
 def run(case: Case, points: Collection[str], choose: Callable[[int, Sequence[int]], int]) -> Run:
     """``choose(step, ready)`` says which of the actors that have not ended continues. The case is
-    checked and closed. Raises what the check raises."""
+    checked and closed. Raises the check's error."""
     actors = [_Actor(number, call) for number, call in enumerate(case.actors)]
     by_thread = {actor.thread: actor for actor in actors}
 

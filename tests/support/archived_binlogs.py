@@ -1,4 +1,4 @@
-"""Archivers of real MariaDB masters in a test, and what a restore makes of their archives."""
+"""Archivers of real MariaDB masters in a test, and restores from their archives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 
 @dataclass
 class Archiving:
-    """An archiver that runs, and what it has reported."""
+    """A running archiver and its reports."""
 
     reports: list[Archived] = field(default_factory=list)
 

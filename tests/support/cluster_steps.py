@@ -1,4 +1,4 @@
-"""What tests of clusters do in many places: cells are put until they are stored, nodes compared,
+"""Steps that many tests of clusters take: cells are put until they are stored, nodes compared,
 replication ended, a supervisor run."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def without_replication(cluster: TestCluster, *minions: str) -> None:
 
 @contextmanager
 def applying_nothing(cluster: TestCluster, minion: str) -> Iterator[None]:
-    """The minion receives and acknowledges what its master sends, and can apply no cell: a reader
+    """The minion receives and acknowledges its master's events, and can apply no cell: a reader
     holds the rows of its counters, and no promotion ends that reader's connection."""
     server = MySqlServer(cluster.servers[minion].url)
     with closing(server), server.connection() as reader:

@@ -1,4 +1,4 @@
-"""A TCP proxy in a thread that can cut connections at a chosen moment, and counts what it cut."""
+"""A TCP proxy in a thread that can cut connections at a chosen moment, and counts the cuts."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _DEEDS: Final[Mapping[str, Callable[[], object]]] = {
 
 
 def deadly(settings: Mapping[str, Any]) -> list[Trigger]:
-    """Does what a cell's body says. With ``harmless`` in the folder nothing ends or hangs any more;
+    """Obeys a cell's body. With ``harmless`` in the folder nothing ends or hangs any more;
     ``batch`` makes batches of that many cells."""
     path = Path(settings["path"])
     size = settings.get("batch")

@@ -1,4 +1,4 @@
-"""What the tests of the engine contract share: a clock, cells, logs and erasures."""
+"""A clock, cells, logs and erasures for the tests of the engine contract."""
 
 from __future__ import annotations
 

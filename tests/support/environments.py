@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def build_wheel(source: Path, built: Path) -> Path:
-    """The wheel, built from the sdist of a copy of what is in the tree, so that no build directory
-    is left in it. Both directories are empty."""
+    """The wheel, built from the sdist of a copy of the tree, so that no build directory is left in
+    it. Both directories are empty."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     names = [name for name in listed.stdout.decode().split("\0") if name]

@@ -33,7 +33,7 @@ def blocks(text: str) -> list[str]:
 
 @dataclass
 class Running:
-    """A command under way; ``output`` is the file of what it prints."""
+    """A command under way; ``output`` is the file of its output."""
 
     process: subprocess.Popen[bytes]
     output: Path
@@ -86,7 +86,7 @@ class Shell:
 
     @contextmanager
     def running(self, command: str, output: Path) -> Iterator[Running]:
-        """The command, which Ctrl-C ends when the block ends; ``output`` gets what it prints."""
+        """The command, which Ctrl-C ends when the block ends; ``output`` gets its output."""
         with output.open("wb") as file, output.with_suffix(".errors").open("wb") as errors:
             process = subprocess.Popen(
                 ["env", "--default-signal=INT", "bash", "-ec", self.text(command)],

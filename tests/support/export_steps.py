@@ -1,4 +1,4 @@
-"""What tests of the exporter do: put cells, run exporters as processes, read partitions, compare
+"""Steps of tests of the exporter: put cells, run exporters as processes, read partitions, compare
 them with the log (I15)."""
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Writer(threading.Thread):
 
 @contextmanager
 def writing(datastore: Datastore, writers: int = 2) -> Iterator[Sequence[Writer]]:
-    """Writers at work beside what is done."""
+    """Writers at work during the block."""
     threads = [Writer(datastore, number) for number in range(writers)]
     for thread in threads:
         thread.start()
@@ -202,7 +202,7 @@ def pause(exporter: Exporter, datastore: Datastore) -> None:
 
 @contextmanager
 def exporters(*running: Exporter) -> Iterator[None]:
-    """Kills what still runs at the end."""
+    """Kills the processes that still run at the end."""
     try:
         yield
     finally:

@@ -162,7 +162,7 @@ class Piece(NamedTuple):
         return self.text.split("\n", 1)[0]
 
     def listed(self, among: Mapping[str, Mapping[str, str]]) -> str | None:
-        """What a list says of it: the longest beginning counts."""
+        """The entry that a list has for it: the longest beginning counts."""
         found = among.get(self.page, {})
         fitting = [each for each in found if self.text.startswith(each)]
         return found[max(fitting, key=len)] if fitting else None

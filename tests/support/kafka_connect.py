@@ -34,7 +34,7 @@ _POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 class ConnectUnavailable(Exception):
-    """Why Kafka Connect cannot be started here, and what is missing."""
+    """Why Kafka Connect cannot be started here, with the missing parts."""
 
 
 def connect_class_path() -> str:

@@ -1,4 +1,4 @@
-"""What confluent-kafka's types leave open: a message without an error has a partition and an
+"""Values that confluent-kafka's types leave open: a message without an error has a partition and an
 offset."""
 
 from __future__ import annotations

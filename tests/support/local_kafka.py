@@ -136,8 +136,8 @@ class Kafka:
         psutil.Process(self.pid).resume()
 
     def _settings(self) -> Path:
-        """Tests wait for the broker: it looks for transactions to abort every second, and for what
-        it may delete or compact twice a second."""
+        """Tests wait for the broker: it looks for transactions to abort every second, and for
+        segments to delete or compact twice a second."""
         path = self.directory / "kafka.properties"
         waits = {
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,

@@ -141,7 +141,7 @@ def new_server(
 ) -> MariaDB:
     """A server with an empty data directory, not started yet. ``sparse``: blocks of zeros take no
     room, and no writing, until something is written there; not where the disk is to become full:
-    then a server has what it has from the start."""
+    then a server takes all its room from the start."""
     directory.mkdir(parents=True)
     subprocess.run(
         [

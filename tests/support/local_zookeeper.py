@@ -159,7 +159,7 @@ class ZooKeeper:
         shutil.copytree(to, self.directory / "data")
 
     def wipe(self) -> None:
-        """What a stopped server holds is gone: it starts empty."""
+        """Deletes the data of a stopped server: it starts empty."""
         assert not self.is_running()
         shutil.rmtree(self.directory / "data", ignore_errors=True)
 

@@ -1,5 +1,5 @@
-"""A shard's log in memory, with what blocks ask of an engine: properties are tried over thousands
-of logs."""
+"""A shard's log in memory, with the calls that blocks make at an engine: properties are tried over
+thousands of logs."""
 
 from __future__ import annotations
 

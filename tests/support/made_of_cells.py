@@ -1,5 +1,5 @@
-"""What is made of cells and has to go with them when a row is erased: entries of an index by a text
-in each body, and parked cells whose errors quote it."""
+"""Things that are made of cells and have to go with them when a row is erased: entries of an index
+by a text in each body, and parked cells whose errors quote it."""
 
 from __future__ import annotations
 

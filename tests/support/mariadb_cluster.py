@@ -26,8 +26,8 @@ from tests.support.local_mariadb import MariaDB
 DATASTORE = "trips"
 SHARDS = 4
 BUSY_FENCE_MAX_S = 4.0
-"""What tests let the fence of a move last: a busy machine takes longer for it than an operator's
-servers may."""
+"""The time that tests allow the fence of a move: a busy machine takes longer for it than an
+operator's servers may."""
 
 LONE_CLUSTER: Final = "c1"
 LONE_NODE: Final = "a"

@@ -1,5 +1,5 @@
 """A Kafka topic in memory, for the steps of an export without a broker: its committed records, a
-consumer that reads them as confluent-kafka gives them, and what stands for a unit's producers.
+consumer that reads them as confluent-kafka gives them, and a stand-in for a unit's producers.
 
 A commit takes an offset of its own in each partition that it wrote, as Kafka's marks do.
 """
@@ -21,7 +21,7 @@ FENCED: Final = KafkaError(KafkaError._FENCED, "a later producer is there", fata
 
 
 class Message:
-    """A record, or what the client says of a partition in its place."""
+    """A record, or the client's word about a partition in its place."""
 
     def __init__(
         self,

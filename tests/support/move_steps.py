@@ -1,5 +1,5 @@
-"""What tests of moves do: put cells of the shard that moves, move it, write and read meanwhile, and
-check I1-I10 of it afterwards."""
+"""Steps of tests of moves: put cells of the shard that moves, move it, write and read meanwhile,
+and check I1-I10 of it afterwards."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def is_query_with(command: bytes, text: bytes) -> bool:
 
 class AnswerEnd:
     """Recognises the last packet of the answers to one command, of however many statements. Fed
-    with what the server sends."""
+    with the server's bytes."""
 
     def __init__(self) -> None:
         self._stream = bytearray()

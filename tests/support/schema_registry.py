@@ -1,4 +1,4 @@
-"""A stand-in for a Schema Registry: answers what a test says it answers."""
+"""A stand-in for a Schema Registry: gives the answers that a test sets."""
 
 from __future__ import annotations
 

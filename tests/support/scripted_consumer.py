@@ -1,5 +1,5 @@
-"""A Kafka consumer that gives what a test says, for the steps of a loader: which call comes before
-which, and what a client's error does. Real clients are in ``integration/consumers``."""
+"""A Kafka consumer that gives the records of a test, for the steps of a loader: which call comes
+before which, and the effect of a client's error. Real clients are in ``integration/consumers``."""
 
 from __future__ import annotations
 

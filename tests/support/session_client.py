@@ -1,5 +1,5 @@
 """A consumer with a fetch session (KIP-227): it asks a gateway's handler, applies the answer as
-clients do, and keeps what it has seen. Nothing goes over a socket.
+clients do, and keeps all that it has seen. Nothing goes over a socket.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SessionClient:
         self.refused: ErrorCode = ErrorCode.none
 
     async def fetch(self, max_bytes: int = MUCH, max_wait_ms: int = 0) -> None:
-        """One request and what it leads to."""
+        """One request and its effect."""
         is_full = self._session[1] == 0
         changed = [
             (each, offset)
@@ -128,7 +128,7 @@ class SessionClient:
             self.view.pop(each, None)
 
     def advance(self, partitions: Iterable[Partition]) -> None:
-        """Takes what was given of these."""
+        """Takes the records given of these."""
         for each in partitions:
             if each in self.records:
                 self.positions[each] = end_of(self.positions[each], self.records[each])

@@ -53,5 +53,5 @@ def fill(disk: Path) -> None:
 
 
 def make_room(disk: Path) -> None:
-    """Gives back what :func:`fill` took."""
+    """Gives back the room that :func:`fill` took."""
     (disk / BALLAST).unlink()

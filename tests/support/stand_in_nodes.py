@@ -26,8 +26,8 @@ def named(engine: Any) -> str:
 
 class Node:
     """The calls that a cluster makes to a node. ``after_call`` happens while a call is under way;
-    ``on_look`` when it is looked at; ``engine`` is what a call gets, the node's name where there is
-    none."""
+    ``on_look`` when it is looked at; ``engine`` is the answer to a call, the node's name where
+    there is none."""
 
     is_damaged = False
     damaged: str | None = None

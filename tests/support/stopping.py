@@ -2,7 +2,7 @@
 
 The hosts of a fault run share embedded SQLite files. A process that SIGSTOP meets inside a commit
 keeps the file's write lock for as long as it stands still. Everybody else then waits for that lock,
-and the run shows nothing of what it is about.
+and the run shows nothing of its subject.
 """
 
 from __future__ import annotations

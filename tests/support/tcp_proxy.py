@@ -61,7 +61,7 @@ class Rule:
     _released: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
-        """Lets go what is held, and holds nothing any more."""
+        """Lets the held bytes go, and holds nothing any longer."""
         self._released.set()
 
     def _wait_for_release(self, ended: threading.Event) -> None:
@@ -283,7 +283,7 @@ class _Connection:
         self._end_lock = threading.Lock()
         self._commands = CommandReader()
         self._answer: tuple[Rule, AnswerEnd] | None = None
-        """The rule that waits for the end of an answer, and what recognises that."""
+        """The rule that waits for the end of an answer, and the parser that recognises it."""
         self._threads = [
             threading.Thread(target=self._to_server, name="proxy-to-server", daemon=True),
             threading.Thread(target=self._to_client, name="proxy-to-client", daemon=True),

@@ -1,8 +1,8 @@
 """A trigger worker as a process: python -m tests.support.trigger_process STORE_DIR NAME LEASE_S
 SOURCE SETTINGS_JSON. SIGTERM drains.
 
-The setting ``coordination`` says where the workers meet, ``entry`` what the configuration would
-call the program.
+The setting ``coordination`` says where the workers meet, ``entry`` the program's name in a
+configuration.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Worker:
         )
 
     def work(self) -> None:
-        """Runs what there is."""
+        """Runs the waiting cells."""
         for run in self.runs.values():
             while run.run_chunk():
                 pass

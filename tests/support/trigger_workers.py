@@ -65,7 +65,7 @@ class Recorder:
 def working(
     datastore: Datastore, coordinator: Coordinator, recorder: Recorder, name: str = "w"
 ) -> Iterator[threading.Event]:
-    """A worker at work; it is drained at the end. Gives what stops it."""
+    """A worker at work; it is drained at the end. Gives the event that stops it."""
     stop, errors = threading.Event(), []
 
     def run() -> None:

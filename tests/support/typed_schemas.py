@@ -156,7 +156,7 @@ def unnamed_kind(drawn: Drawn) -> str:
 
 
 class AvroReader:
-    """Reads Avro binary by a schema and gives what JSON it stands for."""
+    """Reads Avro binary by a schema and gives the JSON value that it stands for."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does."""
+"""Waiting for the act of another process or thread."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 
 def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-    """Fails the test when ``done()`` is not true within ``timeout_s`` seconds; ``what`` says what
-    was waited for."""
+    """Fails the test when ``done()`` is not true within ``timeout_s`` seconds; ``what`` names the
+    awaited event."""
     deadline_s = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline_s:

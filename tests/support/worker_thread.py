@@ -14,7 +14,7 @@ START_TIMEOUT_S = 30.0
 
 @contextlib.contextmanager
 def worker_thread(datastore: Datastore, port: int = 0) -> Iterator[str]:
-    """The address of a worker that serves ``datastore``; it has ended, and answered what was under
+    """The address of a worker that serves ``datastore``; it has ended, and answered the calls under
     way, when the block is left."""
     ports: list[int] = []
     started, stop = threading.Event(), threading.Event()

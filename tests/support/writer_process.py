@@ -2,7 +2,7 @@
 DIRECTORY WRITER_NUMBER CELLS THREADS.
 
 Prints ``begin <n>`` before and ``ack <n> <shard> <added_id>`` after each put; its parent then knows
-what was acknowledged (and what may have happened) when it was killed.
+which cells were acknowledged (and which may be there) when it was killed.
 """
 
 from __future__ import annotations

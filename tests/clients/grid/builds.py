@@ -52,7 +52,7 @@ def needs_go(module: Path) -> None:
 
 @cache
 def node_clients() -> Path:
-    """The folder of the Node drivers, with what they import."""
+    """The folder of the Node drivers, with the packages that they import."""
     needs("npm", "Node.js 20 or newer with npm (the packages nodejs and npm of a current Debian)")
     return built("node", DRIVERS / "node", npm_ci)
 
@@ -121,8 +121,8 @@ def built(name: str, folder: Path, build: Callable[[Path], None]) -> Path:
 
 
 def fetch(command: Sequence[str], directory: Path, timeout_s: float = BUILD_TIMEOUT_S) -> None:
-    """What comes from a registry: without one there is no driver; a lock file that does not fit is
-    an error of ours."""
+    """Packages of a registry: without one there is no driver; a lock file that does not fit is an
+    error of ours."""
     try:
         run(command, directory, timeout_s)
     except AssertionError as error:

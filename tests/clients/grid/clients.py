@@ -1,5 +1,5 @@
-"""The clients of the grid: how each is called, what it cannot be asked, and how its output is
-read."""
+"""The clients of the grid: how each is called, the scenarios that it has no call for, and how its
+output is read."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _kcat() -> Client:
         ]
 
     def event(line: str) -> Event | None:
-        if line.startswith("%"):  # what it says of a write
+        if line.startswith("%"):  # a report of a write
             return (
                 {"event": "refused", "error": line}
                 if line.startswith(("% Delivery failed", "% ERROR"))
@@ -204,8 +204,8 @@ CLIENTS: Final[dict[str, Client]] = {
         _go("sarama", "github.com/IBM/sarama"),
         _go("kafka-go", "github.com/segmentio/kafka-go"),
         _node("kafkajs", "kafkajs.mjs", modes=ALL_MODES - {"assign"}),
-        # It never asks again who coordinates its group; an exception inside the library ends
-        # the process once that broker is not in the metadata any more.
+        # It never asks for its group's coordinator again; an exception inside the library ends the
+        # process once that broker is not in the metadata any more.
         _node("@platformatic/kafka", "platformatic.mjs", dies_with_its_coordinator=True),
     )
 }

@@ -42,8 +42,8 @@ after."""
 
 
 def die(clients: Mapping[str, Client], directory: Path) -> dict[str, list[str]]:
-    """By client what went wrong; nothing for one that came through. Raises when the fault itself
-    did not happen."""
+    """The failures, by client; nothing for one that came through. Raises when the fault itself did
+    not happen."""
     with ExitStack() as stack:
         datastore = stack.enter_context(Datastore.open_embedded(directory / "store"))
         coordinator = stack.enter_context(closing(open_coordinator(IN_STORE, datastore.state)))

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 from tests.clients.grid.clients import Client, Event
 
 END_TIMEOUT_S: Final = 120.0
-"""A member that ends commits what it has and leaves its group."""
+"""A member that ends commits its positions and leaves its group."""
 
 
 class Record(NamedTuple):

@@ -28,7 +28,7 @@ FIRST_PART: Final = 1_500
 """The records that a member reads before it is restarted."""
 
 NOT_OFFERED: Final = "–"
-"""The cell of what a client has no call for."""
+"""The cell of a scenario that a client has no call for."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Grid:
 
     def restarted(self, client: Client) -> Outcome:
         """Reads a part as a member of a group, commits and leaves; another member of the same name
-        continues with the rest. Nothing comes twice, since what was committed is what was written
-        out."""
+        continues with the rest. Nothing comes twice, since the driver commits exactly the records
+        that it has written out."""
         group = f"restarted-{uuid4()}"
         parts: list[list[Record]] = []
         for count in (FIRST_PART, len(self.expected) - FIRST_PART):
@@ -176,7 +176,8 @@ def why_not(client: Client) -> str | None:
 
 
 def differences(records: Sequence[Record], expected: Sequence[Received]) -> list[str]:
-    """Between what came and all that is there, each once, in the order of its partition."""
+    """Between the records that came and all that are there, each once, in the order of its
+    partition."""
     wrong = []
     wanted = {
         (each.partition, each.offset): Record(

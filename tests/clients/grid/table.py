@@ -1,5 +1,5 @@
-"""The table of the grid in the guide for owners of consumers: written by a run, and compared with
-what a run found."""
+"""The table of the grid in the guide for owners of consumers: written by one run, and compared with
+the results of another."""
 
 from __future__ import annotations
 

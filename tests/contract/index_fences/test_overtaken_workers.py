@@ -55,7 +55,7 @@ def test_what_is_left_of_a_batch_is_written_when_the_rest_of_it_was_trimmed(inde
 def test_the_owner_of_a_shard_does_not_write_of_an_older_cell_that_is_being_trimmed(
     index: Index,
 ) -> None:
-    """The cell with the driver lies before its batch: it was read of what came before."""
+    """The cell with the driver lies before its batch: the worker read it from the log before."""
     index.keeper.apply(0, index.put(base(ROW, 1, "ann")))
     batch = index.put(new_cell(ROW, "STATUS", 1, {"state": "done"}))
     late = Held(index.store, lambda: index.trim(1))

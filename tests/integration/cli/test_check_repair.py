@@ -1,5 +1,5 @@
-"""`cellfeed check --repair` puts verified copies in the place of damaged cells, says what it
-replaced, and otherwise changes nothing."""
+"""`cellfeed check --repair` puts verified copies in the place of damaged cells, reports the cells
+that it replaced, and otherwise changes nothing."""
 
 from __future__ import annotations
 

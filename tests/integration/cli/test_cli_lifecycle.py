@@ -119,7 +119,7 @@ def test_a_killed_supervisor_leaves_an_instance_that_serves_and_can_be_ended(
         assert all(accepts(port) for entry in before.values() for port in entry["ports"].values())
         refused = cellfeed("up", "--run-dir", str(run_dir))
         assert (refused.returncode, "still runs" in refused.stderr) == (2, True)
-        os.kill(before["worker"]["pid"], signal.SIGSTOP)  # down has to wake what is stopped
+        os.kill(before["worker"]["pid"], signal.SIGSTOP)  # down has to wake stopped processes
         down = cellfeed("down", "--run-dir", str(run_dir))
         assert down.returncode == 0, down.stderr
         assert not of_run_dir(run_dir)

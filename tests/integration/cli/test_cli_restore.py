@@ -254,7 +254,7 @@ def test_a_group_that_has_read_further_is_named_and_no_id_is_given_out_twice(
 def test_a_restore_into_the_chroot_of_another_datastore_is_refused_and_changes_nothing(
     run_dir: Path, backups: Path, tmp_path: Path, zookeeper_server: ZooKeeper
 ) -> None:
-    """Staging's backup, production's chroot: its triggers would run again what they have run."""
+    """Staging's backup, production's chroot: its triggers would run finished cells again."""
     coordination = f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=10"
     config = tmp_path / "zookeeper.yaml"
     config.write_text(f"{CONFIG}coordination: {coordination}\n")
@@ -304,7 +304,7 @@ def test_a_restore_sets_back_offsets_in_its_parents_chroot_and_has_it_then(
 def test_offsets_of_a_cluster_that_an_earlier_run_has_opened_are_left_where_they_are(
     run_dir: Path, tmp_path: Path, zookeeper_server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cells are in use, and what was parked since is there: a trigger's offsets are set back
+    """Its cells are in use, and the cells parked since are there: a trigger's offsets are set back
     only with the cells of its shard."""
     coordination = f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=10"
     (run_dir / "config.yaml").write_text(f"{CONFIG}coordination: {coordination}\n")

@@ -1,5 +1,5 @@
 """cellfeed verify on a store whose log lacks cells, and a restore beside a later backup, from the
-command line: exit codes, and what is named."""
+command line: its exit codes, and the places that it names."""
 
 from __future__ import annotations
 

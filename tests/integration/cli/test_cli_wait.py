@@ -1,4 +1,4 @@
-"""``cellfeed wait``: its exit codes and what it prints."""
+"""``cellfeed wait``: its exit codes and its output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Iterator[tuple[StoreCoordinator, Run]]:
-    """Of a store with the trigger billing, and what runs a command at its worker."""
+    """Of a store with the trigger billing, and a function that runs a command at its worker."""
     with Datastore.open_embedded(tmp_path / "store", shards=1) as datastore:
         opened = StoreCoordinator(datastore.state)
         datastore.waits.find = outlets(datastore, opened)

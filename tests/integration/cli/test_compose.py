@@ -36,7 +36,7 @@ def compose() -> dict[str, Any]:
 
 
 def mounts(service: dict[str, Any]) -> dict[str, str]:
-    """Container path to what is mounted there."""
+    """Container path to the file or folder mounted there."""
     return {
         words[1]: words[0] for words in (volume.split(":") for volume in service.get("volumes", []))
     }

@@ -1,4 +1,4 @@
-"""README, guides and Makefile say what is there: a test reads both sides, so they cannot drift
+"""README, guides and Makefile agree with the program: a test reads both sides, so they cannot drift
 apart."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_a_command_in_a_page_is_one_that_the_command_line_takes(
         found = command.get_command(context, name)
         assert found is not None, f"{page}: there is no verb {name!r}"
         command, context = found, found.context_class(found, parent=context, info_name=name)
-    # Parsed, not run: options, their values and the number of arguments are what they must be.
+    # Parsed, not run: options, their values and the number of arguments are right.
     command.make_context(context.info_name, rest, parent=context.parent)
 
 

@@ -1,5 +1,6 @@
 """README and guides as they are written: every command and program of a page runs, in the order of
-the page, on an instance of its own. ``tests/support/fences.py`` has what runs elsewhere or not."""
+the page, on an instance of its own. ``tests/support/fences.py`` lists the pieces that run elsewhere
+or not at all."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ class Guide:
         return text.split("    #")[0] if piece.language == "sh" else text
 
     def run(self, piece: Piece, before: str = "", after: str = "") -> str:
-        """A command, or a program with what stands around it."""
+        """A command, or a program with the lines around it."""
         if piece.language == "sh":
             return self.terminal.run(self.text(piece).split(" # ")[0])
         self.terminal.file("program.py", f"{before}\n{self.text(piece)}\n{after}\n")
@@ -133,8 +134,8 @@ def guide(tmp_path: Path) -> Iterator[Guide]:
 def in_order(
     guide: Guide, page: str, special: Mapping[str, Callable[[Piece], object]] | None = None
 ) -> dict[str, str]:
-    """Runs what a page has; the output of each by its first line. ``special``: by the beginning of
-    a piece what runs it, given the piece; each is used."""
+    """Runs the pieces of a page; the output of each by its first line. ``special``: by the
+    beginning of a piece the function that runs it, given the piece; each is used."""
     unused = set(special or {})
     said: dict[str, str] = {}
     for piece in to_be_run_here(page):

@@ -85,7 +85,7 @@ def test_a_server_of_another_history_joins_no_cluster_and_is_not_believed(
     ):
         follow_again(mixed, "c")
     assert not is_read_only(mixed.server("c")), "it takes its own writes"
-    # What its message advises: then it is one of the cluster.
+    # The advice of its message: then it is one of the cluster.
     clone(mixed, "c")
     role, silent = cluster_role(mixed)
     assert silent == {}

@@ -1,4 +1,4 @@
-"""The pytest plugin: loaded by its entry point, found by those who use it, unnoticed by the
+"""The pytest plugin: loaded by its entry point, found by suites that use it, unnoticed by the
 rest."""
 
 from __future__ import annotations

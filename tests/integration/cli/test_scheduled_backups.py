@@ -1,5 +1,5 @@
 """Backups on a schedule of a real instance: killed amid a backup, started again, its folder away,
-and what status and metrics say meanwhile."""
+with its status and metrics meanwhile."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def age_s(run_dir: Path) -> float:
 
 
 def cells(folder: BackupFolder) -> int:
-    """Those that the newest backup and what it stands on have."""
+    """Those of the newest backup and of the backups that it stands on."""
     chain = folder.chain(folder.get(None))
     return sum(each.manifest.cells for each in chain)
 

@@ -1,5 +1,5 @@
-"""Binlogs of real MariaDB masters, archived between two increments, and what a restore makes of
-them: acknowledged cells that no increment holds, through kills, promotions, gaps and erasures."""
+"""Binlogs of real MariaDB masters, archived between two increments, and a restore from them:
+acknowledged cells that no increment holds, through kills, promotions, gaps and erasures."""
 
 from __future__ import annotations
 

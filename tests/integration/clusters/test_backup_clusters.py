@@ -1,5 +1,5 @@
 """Backups of clusters of real MariaDB servers, and back: raw copies, kills at every failpoint of a
-restore, and what is refused."""
+restore, and refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.integration
 
 NOW_US = 1_800_000_000_000_000
 EPOCH = 1_000
-"""What these restores begin with, as those that continue: others draw theirs."""
+"""The number that these restores begin with, as those that continue: others draw theirs."""
 
 
 def servers_of(servers: list[MariaDB], name: str = "c1", semi_sync: bool = True) -> ClusterServers:

@@ -1,5 +1,5 @@
-"""One node's damage is not the cluster's: its read goes to another node, and its status names what
-was found. Without a good copy it is an error."""
+"""One node's damage is not the cluster's: its read goes to another node, and its status names the
+damage. Without a good copy it is an error."""
 
 from __future__ import annotations
 

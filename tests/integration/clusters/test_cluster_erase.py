@@ -36,7 +36,7 @@ pytestmark = [
 
 @pytest.fixture
 def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
-    """Without semi-synchronous replication: a master commits what no minion has."""
+    """Without semi-synchronous replication: a master commits cells that no minion has."""
     made = make_cluster("c1", servers, semi_sync=False)
     yield made
     made.admin.close()
@@ -203,8 +203,8 @@ def test_an_erasure_that_only_the_old_master_had_is_done_again(
 def test_heads_differ_once_more_for_each_node_that_comes_to_an_erasure(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
-    """A gateway that had read of a minion that was behind drops what it kept when the minion is not
-    behind any more."""
+    """A gateway that read from a minion that was behind drops its kept blocks once the minion has
+    caught up."""
     [cell] = cells(1, 1)
     engine.put([cell])
     on_every_node(engine, 1)

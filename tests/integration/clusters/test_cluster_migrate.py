@@ -1,5 +1,5 @@
-"""``cluster migrate`` on a cluster of one real server: it finishes what was left, refuses a master
-that is fenced, and needs a cluster that was made."""
+"""``cluster migrate`` on a cluster of one real server: it finishes interrupted migrations, refuses
+a fenced master, and needs a cluster that was made."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ def lone(servers: list[MariaDB], request: pytest.FixtureRequest) -> Iterator[Tes
 
 
 def known(engine: ClusteredEngine) -> tuple[int, int, int]:
-    """Sums of the watermarks, of what a minion has, and of what may be trimmed."""
+    """Sums of the watermarks, of the ends of a minion's logs, and of the ids that may be
+    trimmed."""
     cluster = engine.clusters["c1"]
     return shown(engine), sum(cluster.replicated().values()), sum(cluster.trim_limits().values())
 
@@ -164,7 +165,7 @@ def test_an_old_process_learns_of_minions_that_join_within_an_epoch(
 
 def test_what_a_lone_master_showed_stays_and_no_promotion_takes_it_back(lone: TestCluster) -> None:
     """The step from the master's word to that of its first minion: the watermark does not fall
-    (I9), and the minion is none before it has what was shown."""
+    (I9), and the minion is none before it has every cell that was shown."""
     with closing(open_engine(lone)) as old:
         put_until_stored(old, cells(range(3)))
         for name in "cb":

@@ -1,5 +1,5 @@
-"""The readers of a fault run find what a reader got wrong: a cell that is left out of the
-warehouse, a charge too many, a record that a client never got."""
+"""The readers of a fault run find wrong reads: a cell that is left out of the warehouse, a charge
+too many, a record that a client never got."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ pytestmark = [
 
 @pytest.fixture
 def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
-    """Without semi-synchronous replication: a master acknowledges what no minion has."""
+    """Without semi-synchronous replication: a master acknowledges cells that no minion has."""
     made = make_cluster("c1", servers, semi_sync=False)
     yield made
     made.admin.close()
@@ -376,9 +376,7 @@ def test_a_node_that_follows_without_being_written_down_as_minion_is_written_dow
 ) -> None:
     put_until_stored(engine, cells(range(10)))
     promote(cluster.admin, "b")
-    follow(
-        cluster.admin.server("a"), cluster.admin.server("b")
-    )  # as far as somebody came who was killed then
+    follow(cluster.admin.server("a"), cluster.admin.server("b"))  # as far as a killed process came
     assert cluster_role(cluster.admin)[0].minions == ["c"]
     with supervised(cluster):
         eventually(

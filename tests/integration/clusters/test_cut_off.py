@@ -61,8 +61,8 @@ class CutOff:
         return sum(self.ways[name].down() for name in "bc")
 
     def promote_behind_its_back(self) -> str:
-        """What the other side of the partition does, which the old master and the process do not
-        hear of: the new master."""
+        """The acts of the other side of the partition, unknown to the old master and the process:
+        the new master."""
         for name in "bc":
             self.cluster.servers[name].sql("STOP SLAVE IO_THREAD")
         nowhere = MySqlServer("mysql://root@127.0.0.1:1")

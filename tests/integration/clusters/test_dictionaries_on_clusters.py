@@ -115,7 +115,7 @@ def put(engine: ClusteredEngine, cells: list[NewCell]) -> None:
 
 
 def shown(engine: ClusteredEngine) -> list[tuple[int, bytes]]:
-    engine.heads()  # a scan from the start is content with what was shown before
+    engine.heads()  # a scan from the start is content with the cells shown before
     return sorted(
         (cell.body[0], decode_body(cell.body))
         for shard in range(SHARDS)

@@ -53,7 +53,7 @@ CELLS = rides(0, 600)
 OLD = train("BASE", [Sample(cell.row_key, cell.body_json) for cell in CELLS]).dictionary
 PREFIX = bytes([CODEC_JSON_DICTIONARY]) + OLD.dictionary_id.to_bytes(4)
 READERS_S = 0.5
-"""So long a minion of these tests may take to apply what it has received."""
+"""A minion of these tests may take this long to apply the events that it has received."""
 
 Clusters = dict[str, TestCluster]
 

@@ -98,7 +98,7 @@ def terms_of(cluster: TestCluster) -> WriteTerms:
 
 
 def prepare(server: MariaDB, terms: WriteTerms) -> None:
-    """What some writes need there: otherwise they would write nothing, guarded or not."""
+    """Things that some writes need there: otherwise they would write nothing, guarded or not."""
     with opened(server) as engine:
         engine.buffer.add("c2", [CELL], terms)
         engine.dictionaries.add(Dictionary("BASE", b"content" * 40, 1, 1), terms)
@@ -139,7 +139,7 @@ def test_a_fenced_master_takes_no_write_of_any_kind(cluster: TestCluster) -> Non
 
 
 def test_nor_does_one_that_is_read_only_and_was_not_fenced(cluster: TestCluster) -> None:
-    """A fence changes the settings of semi-synchronous replication, too; an operator who sets
+    """A fence changes the settings of semi-synchronous replication, too; an operator that sets
     ``read_only``, or a restart with it, does not."""
     server, terms = cluster.servers["a"], terms_of(cluster)
     prepare(server, terms)
@@ -325,7 +325,7 @@ def test_versions_of_a_lost_history_are_never_given_again(cluster: TestCluster) 
     without_replication(cluster, "b", "c")
     server = cluster.servers["a"]
     server.sql("SET GLOBAL rpl_semi_sync_master_enabled = 0")
-    # What another program's write would be: not acknowledged by us, and at a version that the next
+    # As another program's write would be: not acknowledged by us, and at a version that the next
     # commit would have got.
     lost = [
         (int(version),)

@@ -106,7 +106,7 @@ def acknowledgements(output: str) -> tuple[set[int], dict[int, tuple[int, int]]]
 
 
 def check(seen: dict[int, list[Cell]], directory: Path, outputs: dict[int, str]) -> int:
-    """I1–I8 from outside, given what every writer printed. Returns how many cells were
+    """I1–I8 from outside, given the output of every writer. Returns how many cells were
     acknowledged."""
     places = {
         (cell.row_key, cell.column_name, cell.ref_key): (shard, cell.added_id)
@@ -160,7 +160,7 @@ def test_kill_9_of_writers_loses_and_doubles_nothing(
         first = process.stdout.readline()
         time.sleep(chance.uniform(0.05, 0.4))
         process.send_signal(signal.SIGKILL)
-        # Not communicate(): it reads the pipe itself, past what readline() has buffered.
+        # Not communicate(): it reads the pipe itself, past the buffer of readline().
         outputs[number] = first + process.stdout.read()
         process.wait(30)
         process.stdout.close()

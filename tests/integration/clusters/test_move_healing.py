@@ -71,7 +71,7 @@ class Healer:
         self._healer.look()
 
     def later(self) -> None:
-        """A look at what there is, and one when it has been there for long enough."""
+        """A look at the moves, and another one when they have been there for long enough."""
         self.look()
         self.now_s += HEAL_AFTER_S
         self.look()

@@ -1,5 +1,5 @@
-"""What Kafka clients and an exported topic get of a shard that moves: the same records, offsets and
-leader epochs as if it had stayed."""
+"""The records that Kafka clients and an exported topic get of a shard that moves: the same records,
+offsets and leader epochs as if it had stayed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def records(port: int, topic: str, count: int) -> list[Record]:
 
 
 def end_of(port: int, topic: str, epoch: int, current: int) -> tuple[int, int]:
-    """What OffsetForLeaderEpoch answers: error code and end offset."""
+    """The answer of OffsetForLeaderEpoch: error code and end offset."""
     partition = {"partition": SHARD, "current_leader_epoch": current, "leader_epoch": epoch}
     body = raw_requests.encoded(
         OFFSET_FOR_LEADER_EPOCH,

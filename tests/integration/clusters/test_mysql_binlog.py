@@ -1,5 +1,5 @@
-"""What a put leaves in the binary log of a MariaDB server: its rows, which minions take, and not
-the text of its statements."""
+"""The events that a put leaves in the binary log of a MariaDB server: its rows, which minions take,
+and not the text of its statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The buffer table of a real server: a triple keeps its first body, and what was accepted is not
+"""The buffer table of a real server: a triple keeps its first body, and an accepted cell is not
 removed as a mere copy."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A server that could lose or mix up cells is refused before anything is written; with the
-variable, its value, the value wanted, and what mends it."""
+variable, its value, the value wanted, and the remedy."""
 
 from __future__ import annotations
 

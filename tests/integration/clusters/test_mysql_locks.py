@@ -1,4 +1,5 @@
-"""User locks on a real server: kept by who lives, and taken over from who has just gone."""
+"""User locks on a real server: kept by a living holder, and taken over from one that has just
+gone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A shard and a row of a backup go back into clusters of real MariaDB servers: through the guarded
-put, so minions have what is reported as put."""
+put, so minions have every cell that is reported as put."""
 
 from __future__ import annotations
 

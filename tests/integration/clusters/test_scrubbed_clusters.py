@@ -1,5 +1,5 @@
 """After an erasure and a scrub no file of a MariaDB server has a byte of the erased bodies: not the
-tables (cells, index, buffer, parked cells), not the logs, not what InnoDB keeps beside them."""
+tables (cells, index, buffer, parked cells), not the logs, not the other files of InnoDB."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def written(row: UUID, ref_key: int) -> NewCell:
 
 
 def secret(row: UUID) -> str:
-    """In each body of a row, and as it is in what is made of them."""
+    """In each body of a row, and likewise in everything made of them."""
     return random.Random(row.int).randbytes(20).hex()
 
 

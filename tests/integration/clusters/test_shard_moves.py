@@ -405,8 +405,8 @@ def test_a_mover_that_is_paused_is_alone_and_one_that_was_cut_off_can_do_nothing
 
 def follows_again(cluster: TestCluster, node: str) -> bool:
     """Whether it could be written down that the node is a minion again, which on a busy machine
-    takes more than one attempt. What it was about to commit when it was fenced is nobody's: the
-    writer puts it again."""
+    takes more than one attempt. A commit under way when it was fenced is nobody's: the writer puts
+    its cells again."""
     with suppress(StorageUnavailable):
         try:
             follow_again(cluster.admin, node)

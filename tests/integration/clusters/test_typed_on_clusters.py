@@ -97,7 +97,7 @@ def gateway(run_dir: Path) -> Iterator[tuple[int, int]]:
 
 
 def read(port: int, registry_port: int, count: int) -> list[tuple[Received, dict[str, Any]]]:
-    """The topic's records with what Confluent's deserialiser makes of them."""
+    """The topic's records, each with the value that Confluent's deserialiser reads."""
     records = DRIVERS["confluent-kafka"].read(
         f"127.0.0.1:{port}", TOPIC, dict.fromkeys(range(SHARDS), 0), count
     )

@@ -111,8 +111,8 @@ def promoted(cluster: TestCluster) -> Iterator[Promoted]:
 
 @pytest.fixture
 def _idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Watchers look only when they are asked to, and what they heard counts for long: the most that
-    a process that has read nothing lately may be wrong by."""
+    """Watchers look only when they are asked to, and their news counts for long: the most that a
+    process that has read nothing lately may be wrong by."""
     monkeypatch.setattr(node_module, "_IDLE_LOOK_S", 60.0)
     for part in (known_role, sure_reads):
         monkeypatch.setattr(part, "CONFIRM_S", 60.0)

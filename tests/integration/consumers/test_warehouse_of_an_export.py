@@ -1,5 +1,5 @@
 """A warehouse of an instance that reads a Kafka cluster with an export, where marks of transactions
-take up offsets; and what a person sees of a partition that it stopped."""
+take up offsets; and the view that a person has of a partition that it stopped."""
 
 from __future__ import annotations
 

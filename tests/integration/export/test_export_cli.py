@@ -192,7 +192,7 @@ def test_verify_ends_with_1_and_says_which_shard_differs(kafka: Kafka, tmp_path:
             exporter.join(WAIT_S)
         assert all(each["equal"] for each in asked(tmp_path, "export", "verify", "twice"))
         again = next(iter(store.get_cells_for_shard(1, 3, 1).cells))
-    # What a careless copy of the topic does: a record a second time.
+    # As a careless copy of the topic does: a record a second time.
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(
         "twice",

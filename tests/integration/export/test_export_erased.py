@@ -1,6 +1,6 @@
 """Exports of a log with an erased row, to a real Kafka: exactly once as ever, verified although the
-partition has the old bodies still, until what is before the erasure is deleted there; in a copy of
-the topic that is compacted they go by themselves."""
+partition has the old bodies still, until the records before the erasure are deleted there; in a
+copy of the topic that is compacted they go by themselves."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_no_file_of_the_broker_has_an_erased_body_after_compaction_of_a_copy_and
         admin.create_topics([NewTopic(compacted, 1, 1, config=policy)])[compacted].result(60)
         export = export_to(
             kafka, format="json", topic_settings=AT_ONCE, compression="none"
-        )  # what is compressed cannot be looked for in files
+        )  # a compressed value cannot be looked for in files
         with exporters(Exporter(tmp_path / "store", "a", 1, [export])):
             put(store, 20)
             store.put_cell(ROW, "NOTES", 1, {"name": MARK})

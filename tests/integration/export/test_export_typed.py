@@ -48,8 +48,8 @@ def schema(*more: str) -> BodySchema:
 
 @contextmanager
 def registry() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Gives each schema an id of its own, counted from 1, as a Schema Registry does; what was
-    registered: subject and schema, by id."""
+    """Gives each schema an id of its own, counted from 1, as a Schema Registry does; the schemas
+    that were registered: subject and schema, by id."""
     given: list[tuple[str, str]] = []
 
     def give(request: Asked) -> tuple[int, object]:

@@ -1,5 +1,5 @@
-"""``index build`` where no index worker runs: it keeps to its throttle, and what a kill leaves is
-built on the next time."""
+"""``index build`` where no index worker runs: it keeps to its throttle, and the next run builds on
+the leftovers of a kill."""
 
 from __future__ import annotations
 

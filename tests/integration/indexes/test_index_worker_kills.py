@@ -1,5 +1,5 @@
 """An index worker killed with kill -9 at each place where it can be, while cells come; another one
-continues, and the index is what the cells say (I18)."""
+continues, and the index equals the cells (I18)."""
 
 from __future__ import annotations
 

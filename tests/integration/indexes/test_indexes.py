@@ -447,7 +447,7 @@ def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Da
             planted
         )
         for difference in found:
-            # A kill in the middle of a repair costs nothing: the next one finds what is left.
+            # A kill in the middle of a repair costs nothing: the next one finds the rest.
             set_failpoint("index.repair.between", "raise")
             with suppress(FailpointReached):
                 check.repair(difference)
@@ -491,7 +491,7 @@ def test_a_repair_keeps_the_entry_of_a_late_writer_from_coming_back(datastore: D
 
 
 def plant(datastore: Datastore, version: IndexVersion) -> list[tuple[str, int]]:
-    """Damage of each kind, and what it must be told as."""
+    """Damage of each kind, and the kinds that a check must report."""
     store = datastore.engine.indexes
     entries = {
         UUID(bytes=entry.row_key).int: entry

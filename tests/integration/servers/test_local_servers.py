@@ -588,8 +588,8 @@ def roles(told: dict[str, Any], cluster: str) -> dict[str, tuple[str, bool]]:
 
 
 def offsets_in_zookeeper(config: dict[str, Any], group: str) -> dict[int, int]:
-    """What the group has saved, where Kafka's tools look for it: read by a client that is not the
-    product's."""
+    """The group's saved offsets, where Kafka's tools look for them: read by a client that is not
+    the product's."""
     from kazoo.client import KazooClient
 
     client = KazooClient(config["coordination"].removeprefix("zookeeper://"))

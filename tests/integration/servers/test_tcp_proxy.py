@@ -1,4 +1,4 @@
-"""The tests' own proxy does what it says: every fault is made where it was asked for, counted, and
+"""The tests' own proxy does as it says: every fault is made where it was asked for, counted, and
 ended."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def echo() -> Iterator[TcpProxy]:
-    """A proxy before a server that sends back what it gets."""
+    """A proxy before a server that echoes every byte."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer(side: socket.socket) -> None:

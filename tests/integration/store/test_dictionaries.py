@@ -1,5 +1,5 @@
 """Dictionaries in an instance: its worker trains one in the background, its other processes read
-what they have never seen, and its operator looks after it."""
+bodies of dictionaries new to them, and its operator looks after it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def put(run_dir: Path, first: int, count: int) -> None:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command on the instance as its entry point does, in this process; its exit code, its
-    lines, and what it said beside."""
+    lines, and its stderr."""
     monkeypatch.setenv("CELLFEED_RUN_DIR", str(tmp_path / "run"))
 
     def command(*words: str) -> tuple[int, list[dict[str, Any]], str]:

@@ -48,7 +48,7 @@ def body_of(number: int) -> dict[str, object]:
 
 
 def planted() -> Dictionary:
-    """What an older program trained: the name is in it."""
+    """The dictionary that an older program trained: the name is in it."""
     samples = [
         json.dumps(
             body_of(number) | {"driver": NAME}, separators=(",", ":"), sort_keys=True

@@ -74,7 +74,7 @@ def found_in(directory: Path, needles: Sequence[bytes]) -> dict[str, int]:
 
 def test_no_file_of_an_embedded_store_has_a_byte_of_what_was_erased(tmp_path: Path) -> None:
     erased, bodies = filled(tmp_path)
-    # The frame of a body behind its head, and what stands in state and index as it is.
+    # The frame of a body behind its head, and the values that stand plainly in state and index.
     needles = [body[12:60] for body in bodies] + [secrets(row)[0].encode() for row in erased]
     with Datastore.open_embedded(tmp_path, shards=SHARDS) as datastore:
         datastore.when_erased(ParkedCells(datastore.state).forget_row)

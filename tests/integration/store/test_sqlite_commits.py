@@ -55,7 +55,7 @@ CALLS = {
         "print([str(r.outcome) for r in store.put_cells([(UUID(int=n), 'BASE', 1, {'n': n}) for n"
         " in range(4)])])"
     ),
-    # It also looks for what lies beside the files, which takes a descriptor: repeated, it is done.
+    # It also looks for other files in the folder, which takes a descriptor: repeated, it is done.
     "erase": (
         "from cellfeed.store.errors import OutcomeUnknown\n"
         "try:\n    print(store.engine.erase(UUID(int=9).bytes).cells)\n"

@@ -1,5 +1,5 @@
-"""Cells that end their process, or hang: no crash loop, nothing left out, the cell parked with what
-happened; with real processes that really end."""
+"""Cells that end their process, or hang: no crash loop, nothing left out, the cell parked with its
+failure; with real processes that really end."""
 
 from __future__ import annotations
 

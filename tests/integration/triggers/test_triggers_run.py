@@ -1,5 +1,5 @@
-"""``cellfeed triggers``: workers as real processes, drained, killed and replaced; and what
-operators do to them from another process."""
+"""``cellfeed triggers``: workers as real processes, drained, killed and replaced; and commands of
+operators from another process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Coordination on a real ZooKeeper beyond the contract: its layout, credentials, deadlines, and
-what is set by hand."""
+offsets that are set by hand."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What no type of the configuration says: names that are given twice, and values that do not fit
-together."""
+"""The rules that no type of the configuration expresses: names that are given twice, and values
+that do not fit together."""
 
 from __future__ import annotations
 

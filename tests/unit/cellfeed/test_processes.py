@@ -67,11 +67,11 @@ HOMES = {
     "run_trigger_worker": "cellfeed.bridge.triggers.worker.run_trigger_worker",
     "run_warehouse_loader": "cellfeed.consumers.warehouse.loader.run_warehouse_loader",
 }
-"""Where each is imported from: processes import only what they run."""
+"""Where each is imported from: processes import only the code that they run."""
 
 
 class Started:
-    """The call that a process made to what it runs."""
+    """Stands in for the work of a process, and keeps the arguments of the call."""
 
     def __init__(self) -> None:
         self.arguments: tuple[Any, ...] = ()
@@ -101,7 +101,7 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[..., None]]:
 def run(
     directory: RunDir, handlers: dict[int, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, str], Started]:
-    """Runs the process of a name with ``what`` in place of what it runs."""
+    """Runs the process of that name, with ``what`` in place of its work."""
     del handlers
 
     def run_with(name: str, what: str) -> Started:

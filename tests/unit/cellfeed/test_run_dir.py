@@ -41,7 +41,8 @@ def test_a_process_stays_known_when_somebody_sets_the_clock(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir.say_ready("worker", {})
-    # Setting the clock by an hour moves the time of boot by an hour, for all who ask the system.
+    # Setting the clock by an hour moves the time of boot by an hour, for every program that asks
+    # the system.
     moved = psutil.boot_time() + 3600
     monkeypatch.setattr("psutil._psplatform.boot_time", lambda: moved)
     assert abs(psutil.Process().create_time() - moved) < 10 * 365 * 86_400

@@ -1,4 +1,4 @@
-"""What local servers are given: no process needed."""
+"""The settings of local servers: no process needed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Digests across places: compared up to what every place has, and any difference in any cell, place
-or number of cells is reported by its shard."""
+"""Digests across places: compared up to the end that every place has, and any difference in any
+cell, place or number of cells is reported by its shard."""
 
 from __future__ import annotations
 

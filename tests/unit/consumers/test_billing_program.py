@@ -1,5 +1,5 @@
-"""Billing's trigger: whom it runs for, what it writes, and what a trip that was settled before or
-cannot be settled does not do."""
+"""Billing's trigger: whom it runs for, which cells it writes, and that a trip settled before or
+impossible to settle writes none."""
 
 from __future__ import annotations
 

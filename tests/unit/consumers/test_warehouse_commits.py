@@ -1,5 +1,5 @@
-"""What a commit record, a table record and a commit folder may say: a record that contradicts
-itself, its own name or the file that it names is damage."""
+"""The allowed content of a commit record, a table record and a commit folder: a record that
+contradicts itself, its own name or the file that it names is damage."""
 
 from __future__ import annotations
 

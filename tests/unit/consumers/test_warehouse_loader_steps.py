@@ -1,6 +1,6 @@
-"""The order of a loader's steps, with a consumer that says what the test wants: the table's commit
-before the group's offset, nothing behind a record that cannot be loaded, nothing of a partition
-that another member has."""
+"""The order of a loader's steps, with a consumer that gives the answers of the test: the table's
+commit before the group's offset, nothing behind a record that cannot be loaded, nothing of a
+partition that another member has."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Cluster:
 
 
 class Loading:
-    """A loader and what it is given."""
+    """A loader and its inputs."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,5 +1,5 @@
-"""A loader's question who the cluster is, and the parts of a record, with a consumer that says what
-the test wants."""
+"""A loader's question for the cluster's identity, and the parts of a record, with a consumer that
+gives the answers of the test."""
 
 from __future__ import annotations
 

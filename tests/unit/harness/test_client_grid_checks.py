@@ -1,4 +1,4 @@
-"""The checks of the client grid find what is wrong."""
+"""The checks of the client grid find mistakes."""
 
 from __future__ import annotations
 

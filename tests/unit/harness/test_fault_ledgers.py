@@ -1,4 +1,5 @@
-"""Each check of what fault runs saw finds a planted fault, and finds nothing where there is none.
+"""Each check of a fault run's observations finds a planted fault, and finds nothing where there is
+none.
 
 The ledgers of the state are made by hand. Readers and workers run over an embedded store whose
 answers are falsified.
@@ -111,7 +112,7 @@ def test_a_place_that_is_not_promised_yet_may_change_but_no_body() -> None:
 
 @pytest.fixture
 def put_cells(datastore: Datastore) -> Ledger:
-    """Twenty cells in the store, and what their writer knows."""
+    """Twenty cells in the store, and their writer's knowledge."""
     ledger = Ledger()
     for number in range(20):
         body = {"n": number}

@@ -1,4 +1,4 @@
-"""The hooks and editors of contributors follow what `make lint` asks."""
+"""The hooks and editors of contributors follow the rules of `make lint`."""
 
 from __future__ import annotations
 

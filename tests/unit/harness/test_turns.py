@@ -1,4 +1,4 @@
-"""Tests that share servers run on one worker, and what takes longest begins first."""
+"""Tests that share servers run on one worker, and the longest begin first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What names a cell: row keys, column names, ref keys; and where it belongs."""
+"""The names of a cell: row keys, column names, ref keys; and where it belongs."""
 
 from __future__ import annotations
 

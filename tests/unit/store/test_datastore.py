@@ -1,4 +1,4 @@
-"""What the datastore adds to its engine: waiting for the commit, names, wake-ups. The calls
+"""The datastore's additions to its engine: waiting for the commit, names, wake-ups. The calls
 themselves are tested in tests/contract."""
 
 from __future__ import annotations

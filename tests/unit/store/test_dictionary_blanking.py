@@ -1,5 +1,5 @@
-"""Nothing of a single row key comes into a dictionary: neither a value, nor a member's name, nor
-what a row has together."""
+"""Nothing of a single row key comes into a dictionary: neither a value, nor a member's name, nor a
+row's combination of them."""
 
 from __future__ import annotations
 

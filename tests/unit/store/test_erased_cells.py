@@ -1,5 +1,5 @@
-"""What followers make of an erased row: triggers pass it over, what is parked of it goes, a
-warehouse table and its latest view, records and views."""
+"""Followers and an erased row: triggers pass it over, its parked cells go, a warehouse table and
+its latest view, records and views."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SECRET = "a-secret-of-somebody"
 
 
 def erased_log(datastore: Datastore) -> list[StoredCell]:
-    """A log of one shard: an erased row, between and behind cells of another, with what reports
-    it."""
+    """A log of one shard: an erased row, between and behind cells of another, with the cell that
+    reports it."""
     datastore.put_cells(
         [
             (uuid.UUID(int=8), "BASE", 1, {"n": 1}),

@@ -1,5 +1,5 @@
 """The gateway's picture of the logs' ends: only ever forwards, never older than the question, and
-nobody waits for what is there already."""
+nobody waits for a head that is there already."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_n
         counters.erasures[1] = 4
         heads = LogHeads(counters, executor, on_erasure=told.append)  # type: ignore[arg-type]
         for _ in range(2):
-            await (
-                heads.refresh()
-            )  # what was erased before the first look may be in files from before
+            await heads.refresh()  # erased bodies from before the first look may be in older files
         assert told == [1]
         told.clear()
         for erasures in (5, 6):

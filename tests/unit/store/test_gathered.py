@@ -19,8 +19,8 @@ from tests.support.waiting import wait_until
 
 
 class Lots:
-    """Holds the first lot until it is asked to continue, so that the others gather; keeps what was
-    done. ``fail``: raises for some lots."""
+    """Holds the first lot until it is asked to continue, so that the others gather; keeps the
+    calls. ``fail``: raises for some lots."""
 
     def __init__(self, fail: Callable[[Sequence[int]], None] = lambda _: None) -> None:
         self.done: list[list[int]] = []

@@ -1,5 +1,5 @@
-"""What each error of a server means for the cells of a call: never "not written" of something that
-may have been, never a retry that cannot help."""
+"""The meaning of each error of a server for the cells of a call: never "not written" of something
+that may have been, never a retry that cannot help."""
 
 from __future__ import annotations
 

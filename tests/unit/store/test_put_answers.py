@@ -1,4 +1,4 @@
-"""What callers of the group commit wait for: every one is woken, in any way that the others wait,
+"""The waits of callers of the group commit: every one is woken, in any way that the others wait,
 give up or never come."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Put calls cut into batches: every cell gets one result, and what is known of the first batches
-survives the failure of a later one."""
+"""Put calls cut into batches: every cell gets one result, and the results of the first batches
+survive the failure of a later one."""
 
 from __future__ import annotations
 

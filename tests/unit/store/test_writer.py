@@ -283,7 +283,7 @@ def test_closing_ends_the_wait_for_callers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Hook:
-    """A call of a writer beside its work; it raises what the test says, once."""
+    """A call of a writer beside its work; it raises the error of the test, once."""
 
     def __init__(self, error: BaseException) -> None:
         self.error: BaseException | None = error

@@ -220,7 +220,7 @@ def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(disk: Path) ->
         assert engine.get([cell.triple for group in failed for cell in group]) == [None] * sum(
             map(len, failed)
         )
-        # What was refused is put again, as a client would: each is stored, or turns out to have
+        # The refused cells are put again, as a client would: each is stored, or turns out to have
         # been.
         groups = _groups(33)
         _until_stored(engine, groups, server)

@@ -40,7 +40,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("kafka")]
 
 SLOW_LOOK_S = 0.02
-"""What a look at the logs takes of servers that are busy: longer than a transaction does."""
+"""The time that a look at the logs takes on busy servers: longer than a transaction does."""
 
 
 def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_written_meanwhile(
@@ -158,7 +158,7 @@ def test_the_next_cells_are_looked_for_while_a_transaction_is_under_way_where_lo
     monkeypatch.setattr(BatchReader, "read", reading)
     monkeypatch.setattr(
         pace, "LOOK_PART", look_part
-    )  # what either takes on a busy machine is anybody's guess
+    )  # nobody knows how long either takes on a busy machine
     stop = threading.Event()
     exporter = threading.Thread(
         target=run_exporter, args=([export], store, StoreCoordinator(store.state), "a", stop)

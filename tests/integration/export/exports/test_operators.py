@@ -230,8 +230,8 @@ def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_a
     kafka = Kafka(directory)
     try:
         kafka.start()
-        # What is under way is given up after a second, as after the thirty that it comes with: the
-        # cluster is away for longer than anything waits.
+        # Records under way are given up after a second, as after the default of thirty: the cluster
+        # is away for longer than anything waits.
         export = export_to(kafka, client={"message.timeout.ms": 1_000})
         coordinator = StoreCoordinator(store.state)
         exporter = Exporter(place, "a", SHARDS, [export])

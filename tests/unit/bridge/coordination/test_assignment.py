@@ -15,7 +15,7 @@ MEMBERS = st.sets(st.sampled_from("abcdefgh"), min_size=1)
 
 
 def fewest_moves(partitions: int, members: set[str], current: dict[int, str]) -> int:
-    """By counting: of what a member holds, it can keep its even share, and as many members as the
+    """By counting: of its shards, a member can keep its even share, and as many members as the
     division leaves over can keep one more."""
     floor, larger = divmod(partitions, len(members))
     held = Counter(member for member in current.values() if member in members)

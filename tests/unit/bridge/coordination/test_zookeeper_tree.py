@@ -1,4 +1,4 @@
-"""The ZooKeeper in memory does what a real one does where coordination relies on it; the contract
+"""The ZooKeeper in memory acts as a real one does where coordination relies on it; the contract
 suite of coordination runs over it, too."""
 
 from __future__ import annotations

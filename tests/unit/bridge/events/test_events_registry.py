@@ -1,5 +1,5 @@
-"""The registry's answers: stable ids, Confluent's error codes, and nothing but an error for what is
-not a schema."""
+"""The registry's answers: stable ids, Confluent's error codes, and nothing but an error for a text
+that is no schema."""
 
 from __future__ import annotations
 

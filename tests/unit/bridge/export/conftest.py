@@ -39,7 +39,7 @@ def coordinator(datastore: Datastore) -> Iterator[StoreCoordinator]:
 def context_of(
     datastore: Datastore, coordinator: StoreCoordinator, topic: MemoryTopic
 ) -> Callable[..., ExportContext]:
-    """Makes what the units have in common; changes of the export by name."""
+    """Makes the parts that the units share; changes of the export by name."""
 
     def make(**changed: Any) -> ExportContext:
         export = msgspec.structs.replace(EXPORT, **changed)

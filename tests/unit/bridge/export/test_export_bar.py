@@ -1,4 +1,4 @@
-"""The bar of a first export: it counts what this process has to do, comes to its end, and ends an
+"""The bar of a first export: it counts the work of this process, comes to its end, and ends an
 exporter that is refused everything."""
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def test_shards_that_did_not_fit_come_first_the_next_time() -> None:
 
 
 class Log:
-    """An engine whose shards give what a test says."""
+    """An engine whose shards give the cells that a test sets."""
 
     def __init__(self, cells: dict[int, Sequence[StoredCell]]) -> None:
         self.cells = cells

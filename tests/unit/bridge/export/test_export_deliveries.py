@@ -1,5 +1,5 @@
-"""What a unit's producer makes of deliveries: one error, or an offset that goes back, and nothing
-is committed. The client is a value here."""
+"""A unit's producer and its deliveries: one error, or an offset that goes back, and nothing is
+committed. The client is a value here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Message:
 
 
 class Client:
-    """A producer of one transaction after another: ``offsets`` and ``errors`` are what the broker
+    """A producer of one transaction after another: ``offsets`` and ``errors`` are the broker's
     answers, in the order of the records."""
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Where an export continues, decided from what a partition holds: never before what is there, never
-behind what is not."""
+"""Where an export continues, decided from the records of a partition: never before the records
+there, never behind a missing one."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ENVELOPE = cellfeed.schemas.avro_text("cell_envelope")
 
 @contextmanager
 def registry(status: int, answer: object) -> Iterator[tuple[str, list[Asked]]]:
-    """One that gives the same answer always; its address, and what it was asked."""
+    """One that gives the same answer always; its address, and the requests that it got."""
     asked: list[Asked] = []
 
     def note(request: Asked) -> tuple[int, object]:

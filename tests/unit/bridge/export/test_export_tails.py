@@ -1,4 +1,4 @@
-"""The ends of partitions, and what a taking over makes of them: the last committed record counts,
+"""The ends of partitions, read by an exporter that takes over: the last committed record counts,
 however many marks stand behind it."""
 
 from __future__ import annotations

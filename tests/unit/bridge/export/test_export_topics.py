@@ -1,5 +1,5 @@
-"""What a topic must be like, how an export is declared, and how positions are looked for: no broker
-needed."""
+"""The needed form of a topic, how an export is declared, and how positions are looked for: no
+broker needed."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_what_is_fetched_ahead_is_what_comes_next_also_behind_a_batch_that_was_c
 
 
 class Scanned:
-    """An engine where only the heads matter: it notes what is asked of it."""
+    """An engine where only the heads matter: it notes the requests that it gets."""
 
     def __init__(self) -> None:
         self.ranges: list[LogRange] = []

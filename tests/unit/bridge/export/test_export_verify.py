@@ -1,5 +1,5 @@
-"""The comparison of a partition with its log: each way to differ is found and named, and what must
-not be one is none."""
+"""The comparison of a partition with its log: each way to differ is found and named, and nothing
+else counts as one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A gateway's memory of fetches changes no answer, through all events of logs, of rights and of the
-gateway. A consumer with a session knows what a full fetch of a new client is answered. One that
-repeats full fetches gets the very same bytes. Nothing is skipped, nothing comes twice."""
+gateway. A consumer with a session knows the same as a full fetch would give to a new client. One
+that repeats full fetches gets the very same bytes. Nothing is skipped, nothing comes twice."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Run:
         self.session.advance(self._some())
 
     async def lost_answer(self) -> None:
-        """The client does not know what it was given, and says so."""
+        """The client does not know its records, and says so."""
         await self.session.fetch()
         self.session._session = (self.session._session[0], 0)
 

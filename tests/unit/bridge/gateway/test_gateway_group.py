@@ -92,7 +92,7 @@ def test_only_the_leader_hears_of_the_members() -> None:
 
 
 def state_of(group: Group) -> State:
-    """Its state now: mypy keeps what an earlier assertion said of the attribute itself."""
+    """Its state now: mypy keeps the type that an earlier assertion gave the attribute itself."""
     return group.state
 
 

@@ -1,5 +1,5 @@
-"""Fetch sessions and repeated fetches: whose they are, which epoch continues them, and who makes
-room for whom."""
+"""Fetch sessions and repeated fetches: whose they are, which epoch continues them, and which of
+them makes room."""
 
 from __future__ import annotations
 

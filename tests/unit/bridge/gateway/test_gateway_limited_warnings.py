@@ -46,7 +46,7 @@ def test_as_few_as_the_limit_are_told_alone(caplog: pytest.LogCaptureFixture) ->
         )
         for number in range(TOLD_MAX):
             warnings.warn("peer %d refused", number)
-        # The time of these is over when what was to run behind it has run.
+        # The time of these is over when the task behind it has run.
         over = asyncio.Event()
         asyncio.get_running_loop().call_later(0.05, over.set)
         await over.wait()

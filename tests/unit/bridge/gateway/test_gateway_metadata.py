@@ -1,5 +1,5 @@
 """The answer to Metadata: prepared bytes are the bytes that kio writes, and are prepared again when
-what is in them changes."""
+their content changes."""
 
 from __future__ import annotations
 

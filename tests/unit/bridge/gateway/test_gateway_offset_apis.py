@@ -1,4 +1,4 @@
-"""APIs of offsets: bounds of what is committed, the claim and the lock that every change carries;
+"""APIs of offsets: bounds of committed values, the claim and the lock that every change carries;
 groups that are about to return; the answers while the coordination is away."""
 
 from __future__ import annotations

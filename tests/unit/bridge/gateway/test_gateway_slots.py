@@ -207,8 +207,8 @@ def test_a_step_that_failed_half_way_is_made_good_by_the_next(
 
 
 def test_slots_that_another_gateway_has_coordinated_meanwhile_are_begun_anew(place: Place) -> None:
-    """It came and left while this one was paused: the slots are free, and their groups are not
-    what they were."""
+    """It came and left while this one was paused: the slots are free, and their groups are no
+    longer the same."""
     a, b = place.gateway("a"), place.gateway("b")
     before = a.step({}).slots
     place.now_s += TTL_S + 1

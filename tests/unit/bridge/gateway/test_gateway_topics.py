@@ -1,5 +1,5 @@
-"""Topics are views of a datastore's logs: which there are, what they carry, and ids that are the
-same in every gateway for ever."""
+"""Topics are views of a datastore's logs: which there are, their records, and ids that are the same
+in every gateway for ever."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Users and ACLs in the state table: which names, passwords and patterns there can be, what each of
-them allows, and the secret that all gateways share."""
+"""Users and ACLs in the state table: which names, passwords and patterns there can be, which rights
+each of them gives, and the secret that all gateways share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Views of a log as topics: the exporter's records at the log's offsets, and batches that cover
-what the view leaves out."""
+"""Views of a log as topics: the exporter's records at the log's offsets, and batches that cover the
+cells that the view leaves out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a leader divides: at once what nobody has claimed, and what absent members have once it is
-clear that they do not come back with it."""
+"""The shards that a leader divides: at once those that nobody has claimed, and those of absent
+members once it is clear that they do not come back with them."""
 
 from __future__ import annotations
 

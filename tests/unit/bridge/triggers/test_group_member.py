@@ -1,5 +1,6 @@
 """When a member of a group looks: at its assignment several times in a lease, at once after a poke
-or in a new session; the questions that operators ask once a second; and what it gives back."""
+or in a new session; the questions that operators ask once a second; and the shards that it gives
+back."""
 
 from __future__ import annotations
 
@@ -148,7 +149,7 @@ def test_a_poke_makes_the_next_look_come_soon_and_one_for_another_group_does_not
     member.hear([poke_of("another"), poke_of(GROUP)])
     assert member.due_session(100.0 + LOOK_SOON_S / 2) is None
     assert member.due_session(100.0 + LOOK_SOON_S) is not None
-    member.look_soon(PART_S * 2)  # does not put off what was to come earlier
+    member.look_soon(PART_S * 2)  # does not put off an earlier look
     assert member.due_session(100.0 + LOOK_SOON_S) is not None
 
 

@@ -1,5 +1,5 @@
-"""Two at once at what is recorded of a group: a definition, a pause; and what a lease, a wait for
-the store and the end of a worker do when something fails."""
+"""Two processes at once at the records of a group: a definition, a pause; and a lease, a wait for
+the store and the end of a worker when something fails."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_user_whom_the_system_does_not_name_is_a_number(monkeypatch: pytest.Mo
 
 
 class Coordination(StoreCoordinator):
-    """Raises what a test says in :meth:`renew`."""
+    """Raises the error of a test in :meth:`renew`."""
 
     error: Exception | None = None
     renewed: int = 0

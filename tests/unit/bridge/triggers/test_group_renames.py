@@ -1,5 +1,5 @@
-"""A trigger's group gets another name: offsets, parked cells and what else is kept of it follow, as
-a whole or not at all, wherever the one that renames is killed."""
+"""A trigger's group gets another name: its offsets, parked cells and other records follow, as a
+whole or not at all, wherever the one that renames is killed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def location(coordinator: Coordinator, group: str) -> dict[int, int]:
 
 
 def run_before(datastore: Datastore, coordinator: Coordinator, bills: Bills) -> None:
-    """An earlier version comes to the end of the log, parks what is poison, and ends."""
+    """An earlier version comes to the end of the log, parks the poison, and ends."""
     with working(datastore, coordinator, bills):  # type: ignore[arg-type]
         wait_until(lambda: location(coordinator, OLD) == ends(datastore), "it came to the end")
     datastore.state.commit({definition_key(OLD): None})

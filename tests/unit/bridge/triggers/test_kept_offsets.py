@@ -1,5 +1,5 @@
-"""What the datastore keeps of offsets that are saved elsewhere: which of two counts, and when a
-group's offsets are lost."""
+"""The datastore's copy of offsets that are saved elsewhere: which of two counts, and when a group's
+offsets are lost."""
 
 from __future__ import annotations
 

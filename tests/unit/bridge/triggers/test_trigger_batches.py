@@ -256,7 +256,7 @@ def test_a_batch_that_waits_keeps_its_time_when_more_cells_come(
     log.more(5, "NOTES")
     log.more(3)
     parts = parts_of(log, 50, wait_s=2.0)
-    assert chunk(parts, 0) == ([], 5)  # past what is not for it
+    assert chunk(parts, 0) == ([], 5)  # past cells that are not for it
     now_s[0] = 101.0
     log.more(4)
     assert not parts.may_have(12)

@@ -25,7 +25,7 @@ Ran = list[tuple[str, int]]
 
 class Service:
     """A trigger that fails for some cells, named by row and number, as long as they are ``bad``;
-    ``ran`` tells what it did."""
+    ``ran`` has its calls in order."""
 
     def __init__(self, datastore: Datastore, batch: int | None = None, **options: Any) -> None:
         self.datastore = datastore
@@ -151,7 +151,7 @@ def test_skipping_the_first_by_hand_releases_the_others_in_order(datastore: Data
     worker = service.work()
     worker.parked.skip(GROUP, cell_id(worker, service, "a", 1), "refunded")
     service.put(("a", 4))
-    worker.work()  # the log is not ahead of what waits
+    worker.work()  # the log is not ahead of the waiting cells
     assert service.of("a") == []
     assert due(worker.parked.all(GROUP), all_due=False) == {3: False}
     assert worker.retry(only_asked=True) == 3

@@ -1,5 +1,5 @@
 """Where a shard's worker has come to, saved or kept: when it asks whether the shard is still its
-own, and what it does when no answer comes."""
+own, and how it continues without an answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AWAY, OPEN, STALE = StorageUnavailable("away"), OutcomeUnknown("cut off"), Stale
 
 
 class Shard:
-    """A shard whose coordination answers what a test says, on a clock that the test moves."""
+    """A shard whose coordination gives the answers of a test, on a clock that the test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_kept_offset: bool = True) -> None:
         self.now_s, self.is_sure, self.is_awaited = 1_000.0, True, False

@@ -1,4 +1,5 @@
-"""Retry policies by the kind of an error, and what is refused when a trigger is written."""
+"""Retry policies by the kind of an error, and the mistakes that are refused when a trigger is
+written."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ By = dict[int, list[int]]
 
 
 class Recorder:
-    """Notes what is run by shard, and what is run together. ``before`` is called with the cells by
+    """Notes the cells run by shard, and those run together. ``before`` is called with the cells by
     shard, and may raise."""
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Trims as operators do them: planned by id or by age, refused while a group needs what would go,
-remembered; and what becomes of groups that are overtaken."""
+"""Trims as operators do them: planned by id or by age, refused while a group needs cells that would
+go, remembered; and the fate of groups that are overtaken."""
 
 from __future__ import annotations
 

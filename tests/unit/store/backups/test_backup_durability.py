@@ -1,5 +1,5 @@
-"""What a power cut may leave of a backup: a manifest that is on disk names only files, and names of
-files, that are on disk as well."""
+"""The files that a power cut may leave of a backup: a manifest that is on disk names only files,
+and names of files, that are on disk as well."""
 
 from __future__ import annotations
 

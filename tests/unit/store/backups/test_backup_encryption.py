@@ -147,7 +147,7 @@ def as_backed_up(new: Datastore, source: Datastore) -> bool:
 
 
 def planted() -> dict[str, list[bytes]]:
-    """By what it is, the forms in which it could stand in a file."""
+    """By kind of secret, the forms in which it could stand in a file."""
     found = {
         "a body": [NAME.encode()],
         "a column": [COLUMN.encode()],

@@ -216,7 +216,7 @@ def test_a_backup_waits_for_what_was_acknowledged_and_for_nothing_that_came_late
     assert waited(monkeypatch, (50, 50, 1)).watermark == 50
     assert waited(monkeypatch, (50, 60, 1), (55, 70, 1), (60, 80, 1), (80, 80, 1)).watermark == 60
     assert waited(monkeypatch, (50, ADDED_ID_MAX, 1), (50, 60, 1), (60, 60, 1)).watermark == 60
-    # A promotion discards what was never acknowledged: the new master's word counts.
+    # A promotion discards cells that were never acknowledged: the new master's word counts.
     assert (
         waited(monkeypatch, (50, 60, 1), (50, ADDED_ID_MAX, 1), (50, 55, 2), (55, 55, 2)).watermark
         == 55

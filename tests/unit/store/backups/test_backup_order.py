@@ -1,5 +1,5 @@
-"""Backups in the order of a sequence: which is the newest, what prune removes, what an increment
-may stand on, and what later ones mean for a restore."""
+"""Backups in the order of a sequence: which is the newest, which ones prune removes, which ones an
+increment may stand on, and the effect of later ones on a restore."""
 
 from __future__ import annotations
 

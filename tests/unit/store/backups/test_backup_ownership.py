@@ -1,5 +1,5 @@
-"""A folder of backups has all that people and tools put there: only what this program wrote is
-ever removed, and a dry run says exactly that."""
+"""A folder of backups has all that people and tools put there: only files that this program wrote
+are ever removed, and a dry run names exactly them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ NAMES = ["lost+found", OURS, f"{OURS}.old"]
 
 
 def contents(path: Path, ignored: set[str] | None = None) -> dict[str, str]:
-    """Everything below a folder, links as links; without what this program is at work on."""
+    """Everything below a folder, links as links; without the backup that this program is at work
+    on."""
     found = {}
     for place in sorted(path.rglob("*")):
         name = str(place.relative_to(path))
@@ -207,7 +208,7 @@ def aged(place: Path, days: int) -> None:
 
 
 def everything_done_to(backups: Path, run_dir: Path, into: Path, in_the_way: set[str]) -> None:
-    """Each command that looks into a folder of backups, with what it may remove of its own. A
+    """Each command that looks into a folder of backups, with the own files that it may remove. A
     folder with our name and with a manifest that is none may be a later backup; so a restore is
     refused while it is ``in_the_way``."""
     old = run("backup", "create", backups, "--run-dir", run_dir)["backup"]

@@ -1,4 +1,4 @@
-"""Backups on a schedule: the folder shows what is due, and no failure ends it."""
+"""Backups on a schedule: the folder shows the due backup, and no failure ends it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What archives of binlogs add to the newest increment: which cells count where archives overlap,
-disagree or end, which pieces backups have made superfluous, and how old the recovery point is."""
+"""The cells that archives of binlogs add to the newest increment: which cells count where archives
+overlap, disagree or end, which pieces backups have made superfluous, and how old the recovery point
+is."""
 
 from __future__ import annotations
 

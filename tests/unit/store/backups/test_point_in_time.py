@@ -114,7 +114,7 @@ def restored_at(directory: Path, folder: BackupFolder, at_us: int) -> tuple[Data
 
 
 def logs_of(store: Datastore) -> dict[int, list[StoredCell]]:
-    """Without what the restore itself wrote."""
+    """Without the restore's own cells."""
     return {
         shard: [
             cell
@@ -156,7 +156,7 @@ def test_every_log_is_the_prefix_that_was_there(
             case "put":
                 store.put_new_cells(rides(put, count := chance.randrange(1, 30)))
                 put += count
-            case "again" if put:  # what was trimmed is a new cell
+            case "again" if put:  # a trimmed cell is a new one
                 store.put_new_cells(rides(chance.randrange(put), 5))
             case "backup":
                 onto = newest[-1] if chance.random() < 0.7 else None

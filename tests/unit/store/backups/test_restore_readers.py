@@ -1,5 +1,5 @@
 """Triggers over a restored datastore, with their offsets in the store and in ZooKeeper: nothing is
-missed, what was parked since the backup runs again."""
+missed, and cells parked since the backup run again."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_trigger_goes_on_over_a_restored_log(kind: str, tmp_path: Path) -> Non
         }
         put(
             store, range(60, 100)
-        )  # who wrote them writes them again: they have new ids, above all that were ever shown
+        )  # their writer writes them again: they have new ids, above all that were ever shown
         with working(store, coordinator, recorder):
             wait_until(lambda: offsets(coordinator) == ends(store), "all of it is run and saved")
         there = {

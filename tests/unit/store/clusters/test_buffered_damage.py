@@ -26,7 +26,7 @@ def written(cells: Sequence[NewCell]) -> list[PutResult]:
 
 
 class Table:
-    """A buffer table that remembers what was asked of it."""
+    """A buffer table that remembers the requests that it got."""
 
     def __init__(self, waiting: Sequence[BufferedCell] = ()) -> None:
         self.calls: list[tuple[str, Any]] = []

@@ -1,5 +1,6 @@
-"""Buffered writes step by step, with tables that answer what a test says: which clusters get a
-copy, what is known when some do not answer, and what the drain leaves for later."""
+"""Buffered writes step by step, with tables that give the answers of a test: which clusters get a
+copy, how certain the outcome is when some do not answer, and which cells the drain leaves for
+later."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def shard_of(cell: NewCell) -> int:
 
 
 class Clusters:
-    """Four clusters' tables, and what the own log answers."""
+    """Four clusters' tables, and the answers of the own log."""
 
     def __init__(self, copies: int, results: list[PutResult] | CellfeedError, **tables: Table):
         self.tables = {name: tables.get(name, Table()) for name in ("own", "a", "b", "c")}

@@ -1,5 +1,5 @@
-"""What a process may conclude from its nodes' words: heads that never fall, reads that may
-continue, trims and erasures that wait for a minion. Nodes are values here."""
+"""The conclusions that a process may draw from its nodes' words: heads that never fall, reads that
+may continue, trims and erasures that wait for a minion. Nodes are values here."""
 
 from __future__ import annotations
 

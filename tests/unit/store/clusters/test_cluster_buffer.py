@@ -1,5 +1,5 @@
 """Buffered puts against every outcome that tables and the own master can have: an answer is never
-more certain than what is there (I1, I19)."""
+more certain than the stored copies (I1, I19)."""
 
 from __future__ import annotations
 

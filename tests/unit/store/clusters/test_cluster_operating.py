@@ -1,5 +1,5 @@
 """Steps of an operator on a cluster whose servers are values: a change of the mode of replication,
-promises of an epoch, what a node has alone, and how old the lag is."""
+promises of an epoch, the cells that a node has alone, and how old the lag is."""
 
 from __future__ import annotations
 

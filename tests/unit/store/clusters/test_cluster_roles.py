@@ -23,8 +23,8 @@ def test_the_first_promotion_that_a_node_has_not_heard_of_is_the_limit_of_what_i
 
 
 def test_an_epoch_that_was_raised_and_followed_by_nobody_shares_nothing_with_the_role() -> None:
-    """Epochs 2 and 3 were raised on nodes that died; their positions say nothing about what they
-    have in common with the others."""
+    """Epochs 2 and 3 were raised on nodes that died; their positions say nothing about the cells
+    that they have in common with the others."""
     role = FIRST.promoted("b", ["c"], "0-1-10", 1).promoted("c", ["b"], "0-2-50", 4)
     assert [role.promotion_after(epoch) for epoch in (2, 3, 7)] == ["", "", ""]
     restored = Role("c1", "a", 1_000, ["b"], first_epoch=1_000).promoted(

@@ -1,5 +1,5 @@
-"""What a process makes of its nodes' words: the watermark, who is master, which commits and
-absences may be told. Nodes are values here."""
+"""A process's view by its nodes' words: the watermark, the master, which commits and absences may
+be reported. Nodes are values here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A cluster's first minion, in every order of events: the watermark never falls (I9), and no
-promotion can take back what it showed (I3)."""
+promotion can take back a cell that it showed (I3)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""When a supervisor promotes, and what it does with a node that does not follow: with a clock and
-nodes as values."""
+"""When a supervisor promotes, and how it treats a node that does not follow: with a clock and nodes
+as values."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HEADS = {0: Head(0, 5, 5, 1, 0, 0)}
 
 
 class Scripted:
-    """A node's engine: a look raises what the test says."""
+    """A node's engine: a look raises the error of the test."""
 
     def __init__(self) -> None:
         self.fails: Exception | None = None

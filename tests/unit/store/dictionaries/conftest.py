@@ -16,7 +16,8 @@ from tests.support.dictionaries_known import first, second
 
 @pytest.fixture(scope="module", autouse=True)
 def _trained_before() -> None:
-    """Who trains a dictionary knows it: no test begins with what it has trained itself."""
+    """A process that trains a dictionary knows it: no test begins with a dictionary that it has
+    trained itself."""
     first(), second()
 
 

@@ -84,7 +84,8 @@ def test_damaged_bodies_are_refused_and_never_shown_as_something_else(
 
 
 def mixed(source: dict[int, Dictionary], each: int) -> tuple[list[bytes], list[bytes]]:
-    """Bodies of every codec and of two dictionaries, one behind the other, and what they are."""
+    """Encoded bodies of every codec and of two dictionaries, one behind the other, and their
+    values."""
     source[first().dictionary_id], source[second().dictionary_id] = first(), second()
     texts = [cell.body_json for cell in rides(0, each)]
     kinds = [

@@ -1,5 +1,5 @@
-"""Which worker is asked, and what is known at the end, with workers that answer what a test
-says."""
+"""Which worker is asked, and how certain the outcome is at the end, with workers that give the
+answers of a test."""
 
 from __future__ import annotations
 

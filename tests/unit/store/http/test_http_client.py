@@ -1,5 +1,5 @@
-"""What the client makes of answers that a healthy worker never gives: a scripted server says each
-attempt's answer."""
+"""The client and answers that a healthy worker never gives: a scripted server says each attempt's
+answer."""
 
 from __future__ import annotations
 

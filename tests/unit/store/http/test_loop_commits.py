@@ -22,7 +22,7 @@ STORED = PutResult(Outcome.STORED, 0, 7)
 
 
 class HeldDatastore:
-    """Keeps what is submitted, to be answered by the test."""
+    """Keeps the submitted cells, to be answered by the test."""
 
     def __init__(self, *, taken_back: bool = False) -> None:
         self.taken_back = taken_back

@@ -224,7 +224,7 @@ def test_nobody_waits_for_a_request_that_hangs(
         assert sorted(put.result(10).added_id or 0 for put in puts[1:]) == [1, 2, 3, 4, 5]
         assert not puts[0].done()
         for module in (blocking_puts, asynchronous_puts):
-            monkeypatch.setattr(module, "PATIENCE_S", 30.0)  # what comes now is sent at once
+            monkeypatch.setattr(module, "PATIENCE_S", 30.0)  # later cells are sent at once
         late = callers.submit(client.put_cell, ROW, "BASE", 9, {})
         assert late.result(10).added_id == 9
         assert [len(cells) for cells in worker.puts][-1] == 1

@@ -123,7 +123,7 @@ def test_a_whole_request_with_nothing_unusual_in_its_head_is_taken(data: bytes) 
 def test_anything_else_is_left_to_the_reader_of_all_requests(data: bytes) -> None:
     one = heads()
     assert one.request(data) is None
-    assert one.request(USUAL) is not None  # and what came before changes nothing
+    assert one.request(USUAL) is not None  # and earlier requests change nothing
     assert one.request(data) is None
 
 

@@ -1,4 +1,4 @@
-"""Definitions in the article's form, and what is said of wrong ones, with the line."""
+"""Definitions in the article's form, and the messages about wrong ones, with the line."""
 
 from __future__ import annotations
 

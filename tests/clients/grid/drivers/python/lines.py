@@ -1,4 +1,4 @@
-"""What all drivers write and how they end: ``../README.md``."""
+"""The lines that all drivers write, and how drivers end: ``../README.md``."""
 
 from __future__ import annotations
 

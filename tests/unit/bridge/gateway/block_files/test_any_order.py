@@ -48,7 +48,7 @@ class AnyOrder(RuleBasedStateMachine):
         for (
             added_id,
             known,
-        ) in self.log.erased:  # as anybody who reports what was erased does at a start
+        ) in self.log.erased:  # as every reporter of erasures does at a start
             self.files.forget(0, added_id, added_id + 1, known)
         self.files.trim(0, self.log.log_start)
 
@@ -96,8 +96,7 @@ class AnyOrder(RuleBasedStateMachine):
         bit=st.integers(0, 7),
     )
     def damage(self, which: int, other: int, kind: str, share: float, bit: int) -> None:
-        # What is drawn must not depend on the files: which of them are there is a matter of
-        # threads.
+        # The draws must not depend on the files: which of them are there is a matter of threads.
         settle(self.files)
         there = paths(self.directory)
         if not there:

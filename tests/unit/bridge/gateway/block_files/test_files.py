@@ -81,7 +81,7 @@ def test_what_is_encoded_otherwise_has_another_name(
 def test_a_format_whose_bytes_changed_has_another_name(
     log: Log, open_files: Callable[..., BlockFiles]
 ) -> None:
-    """A newer program, or another schema id: nothing says so but what it encodes."""
+    """A newer program, or another schema id: only its encoded bytes show it."""
     files = open_files()
     avro = [make_topic("trips", View(), AvroFormat(schema_id)) for schema_id in (1, 2)]
     assert avro[0].content == avro[1].content

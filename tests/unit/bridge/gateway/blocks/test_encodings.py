@@ -111,7 +111,7 @@ def test_nothing_kept_or_under_way_from_before_an_erasure_is_given_to_who_comes_
         kept = await blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS)
         blocks.erased(0)
         assert blocks.kept.bytes == 0
-        # Encoded from what was there before the erasure, and held until it is heard of.
+        # Encoded from the bodies before the erasure, and held until the gateway hears of it.
         hold.clear()
         go_on.clear()
         early = asyncio.create_task(blocks.read(ALL, 0, 0, end, EPOCH, ENDLESS))

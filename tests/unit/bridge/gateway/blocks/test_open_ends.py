@@ -21,8 +21,8 @@ from tests.support.block_reads import ALL, ENDLESS, EPOCH, CountingEngine, fill,
 
 
 def test_readers_at_different_places_of_the_open_end_see_the_same_records(store: Datastore) -> None:
-    """One begins in the middle, one at its start afterwards, one beyond what is kept: nobody gets a
-    gap."""
+    """One begins in the middle, one at its start afterwards, one beyond the kept blocks: nobody
+    gets a gap."""
     fill(store, BLOCK_CELLS + 40)
 
     async def read(executor: ThreadPoolExecutor) -> None:

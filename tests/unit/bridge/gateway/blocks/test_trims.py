@@ -93,7 +93,7 @@ def test_large_bodies_end_a_block_early_and_every_reader_comes_past_it(
     async def read_all(executor: ThreadPoolExecutor) -> list[int]:
         blocks = Blocks(store.engine, executor)
         offsets: list[int] = []
-        for start in (0, end // 2):  # the second from the middle of what was kept for the first
+        for start in (0, end // 2):  # the second from the middle of the block kept for the first
             offset = start
             while offset < end:
                 batches = await blocks.read(ALL, 0, offset, end, EPOCH, 4 << 20)

@@ -55,8 +55,8 @@ def test_a_record_is_the_same_whenever_and_wherever_it_is_encoded(
     drawn: list[dict[str, Any]], known: int, registered: int, unfit: Any
 ) -> None:
     """One gateway that looked last when ``known`` versions were there, and one that knows all of
-    them: the same blocks, once there are ``registered``. And what was typed before stays as it was,
-    byte for byte, when there are more."""
+    them: the same blocks, once there are ``registered``. And earlier typed records stay as they
+    were, byte for byte, when there are more."""
     state = StateInMemory()
     for schema in VERSIONS[: min(known, registered)]:
         register(state, "BASE", schema, Settings(unfit))

@@ -127,7 +127,7 @@ def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_o
         )
         none = Register(folder.path / "none")
         assert to_erase([unlisted], [], recorded_in(none, unlisted, [without])) == wanted
-        # Nor is it asked what another datastore knows.
+        # Nor is another datastore's knowledge asked for.
         others = Backup(
             later.place, msgspec.structs.replace(without.manifest, datastore="rides"), later.sha256
         )

@@ -3,7 +3,7 @@
 Slow tests run first, in random order among themselves, so that workers end together. Groups come
 before all others, the largest first: one worker runs each of them from its first test to its last.
 Tests of one file are a group where servers are started once for the file: else each worker would
-start them.
+start them. A folder whose servers are started once counts as one file, and its tests stay together.
 
 pytest-xdist reads a test's group behind an ``@`` at the end of its id. Its release 3.8 writes that
 where pytest 9.2 does not look, so it is done here.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,14 +24,24 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
     for item in items:
-        _group_with_module(item)
+        _group_with_home(item)
     _divide_groups(items)
     yield
     if getattr(config.option, "loadgroup", False):  # of a worker
         for item in items:
             _name_group(item)
     sizes = Counter(_group(item) for item in items)
-    items.sort(key=lambda item: (_turn(item), -sizes[_group(item)]))
+    first: dict[tuple[str, Path | None], int] = {}
+    for place, item in enumerate(items):
+        for home in (None, _home(item)):
+            first.setdefault((_group(item), home), place)
+
+    def place_of(item: pytest.Item) -> tuple[int, int, int, int]:
+        group = _group(item)
+        together = (first[group, None], first[group, _home(item)]) if group else (0, 0)
+        return (_turn(item), -sizes[group], *together)
+
+    items.sort(key=place_of)
 
 
 _PARTS: Final = {"mariadb-cluster": 3}
@@ -38,26 +49,39 @@ _PARTS: Final = {"mariadb-cluster": 3}
 workers run some files each, with servers of their own."""
 
 
+def _shared(item: pytest.Item, scopes: tuple[str, ...]) -> list[pytest.FixtureDef[object]]:
+    """The test's fixtures of these scopes, but for private ones."""
+    if not isinstance(item, pytest.Function):
+        return []
+    return [
+        fixture
+        for name, fixtures in item._fixtureinfo.name2fixturedefs.items()
+        for fixture in fixtures
+        if fixture.scope in scopes and not name.startswith("_")
+    ]
+
+
+def _home(item: pytest.Item) -> Path:
+    """The folder or the file that starts the test's servers once."""
+    folders = [item.config.rootpath / each.baseid for each in _shared(item, ("package",))]
+    return max(folders, key=lambda folder: len(folder.parts), default=item.path)
+
+
 def _divide_groups(items: list[pytest.Item]) -> None:
-    files = sorted({str(item.path) for item in items if _group(item) in _PARTS})
+    homes = sorted({_home(item) for item in items if _group(item) in _PARTS})
     for item in items:
         if (parts := _PARTS.get(group := _group(item))) is not None:
-            part = files.index(str(item.path)) % parts
+            part = homes.index(_home(item)) % parts
             item.add_marker(pytest.mark.xdist_group(f"{group}-{part + 1}"), append=False)
 
 
-def _group_with_module(item: pytest.Item) -> None:
-    """One worker runs all tests of a file whose servers are started once for the file. Else each
-    worker would start them."""
-    if not isinstance(item, pytest.Function) or _group(item):
+def _group_with_home(item: pytest.Item) -> None:
+    """One worker runs all tests of a file, or of a folder, whose servers are started once for it.
+    Else each worker would start them."""
+    if _group(item) or not item.get_closest_marker("integration"):
         return
-    shared = any(
-        fixture.scope in ("module", "package") and not name.startswith("_")
-        for name, fixtures in item._fixtureinfo.name2fixturedefs.items()
-        for fixture in fixtures
-    )
-    if shared and item.get_closest_marker("integration"):
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    if _shared(item, ("module", "package")):
+        item.add_marker(pytest.mark.xdist_group(_home(item).stem))
 
 
 def _name_group(item: pytest.Item) -> None:

@@ -16,7 +16,6 @@ from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.moves import waiting
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from tests.support import local_mariadb
 from tests.support.cluster_steps import open_engine
 from tests.support.local_kafka import Kafka, started_kafka
 from tests.support.local_mariadb import MariaDB
@@ -26,8 +25,8 @@ from tests.support.mariadb_cluster import (
     DATASTORE,
     SHARDS,
     TestCluster,
-    bare_servers,
     make_cluster,
+    three_servers,
 )
 
 
@@ -35,9 +34,7 @@ from tests.support.mariadb_cluster import (
 def servers() -> Iterator[list[MariaDB]]:
     """Three bare servers, for the tests of one module. Skips, with the reason, where none can be
     had."""
-    if reason := local_mariadb.why_not():
-        pytest.skip(reason)
-    with bare_servers(3) as started:
+    with three_servers() as started:
         yield started
 
 

@@ -103,11 +103,11 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "cellfeed up --detach --config /srv/clusters.yaml": _CLUSTERS,
     },
     "docs/operate/coordination.md": {
-        "cellfeed offsets show": "tests/integration/triggers/test_zookeeper.py::"
+        "cellfeed offsets show": "tests/integration/triggers/zookeeper/test_histories.py::"
         "test_offsets_that_were_lost_are_shown_and_set_by_the_command_line",
-        "cellfeed offsets set": "tests/integration/triggers/test_zookeeper.py::"
+        "cellfeed offsets set": "tests/integration/triggers/zookeeper/test_histories.py::"
         "test_offsets_that_were_lost_are_shown_and_set_by_the_command_line",
-        "cellfeed offsets accept": "tests/integration/triggers/test_zookeeper.py::"
+        "cellfeed offsets accept": "tests/integration/triggers/zookeeper/test_histories.py::"
         "test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_command_line",
     },
 }

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid5
 
+import pytest
+
 from cellfeed.store.cells.cell import NewCell, new_cell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.model.servers import ClusterServers
@@ -103,6 +105,15 @@ def bare_servers(
             server.resume()
             server.kill()
         shutil.rmtree(directory)
+
+
+@contextmanager
+def three_servers() -> Iterator[list[MariaDB]]:
+    """Three bare servers. Skips the test, with the reason, where none can be had."""
+    if reason := local_mariadb.why_not():
+        pytest.skip(reason)
+    with bare_servers(3) as started:
+        yield started
 
 
 def make_cluster(

@@ -127,6 +127,60 @@ def test_each_group_runs_on_one_worker(files: pytest.Pytester) -> None:
     assert len(ran) == 36
 
 
+FOLDER = {
+    "folder/__init__.py": "",
+    "folder/conftest.py": """
+import pytest
+@pytest.fixture(scope="package")
+def servers(): return []
+""",
+    "folder/test_first.py": "def test_first(servers): pass",
+    "folder/test_last.py": "def test_last(servers): pass",
+    "test_middle.py": "def test_middle(servers): pass",
+}
+
+
+def _in_this_order(files: pytest.Pytester, group: str) -> list[str]:
+    """The tests of a folder, between them one of a file; each with its group."""
+    for name, text in FOLDER.items():
+        path = files.path / name
+        path.parent.mkdir(exist_ok=True)
+        marks = "import pytest\npytestmark = [pytest.mark.integration"
+        marks += f', pytest.mark.xdist_group("{group}")]\n' if group else "]\n"
+        path.write_text(marks + text if "test_" in name else text)
+    files.makeconftest(
+        (files.path / "conftest.py").read_text()
+        + """
+order = ["test_first", "test_middle", "test_last"]
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: order.index(item.name))
+def pytest_collection_finish(session):
+    for item in session.items:
+        print("::" + item.name, item.get_closest_marker("xdist_group").args[0])
+"""
+    )
+    return [line for line in collected(files, "-s") if " " in line]
+
+
+def test_a_folder_that_starts_its_servers_once_counts_as_one_file(files: pytest.Pytester) -> None:
+    assert _in_this_order(files, "") == [
+        *("test_first folder", "test_last folder"),
+        "test_middle test_middle",
+    ]
+
+
+def test_the_tests_of_a_folder_stay_together_in_a_group(files: pytest.Pytester) -> None:
+    assert _in_this_order(files, "own") == ["test_first own", "test_last own", "test_middle own"]
+
+
+def test_a_folder_stays_whole_where_its_group_is_divided(files: pytest.Pytester) -> None:
+    assert _in_this_order(files, "mariadb-cluster") == [
+        *("test_first mariadb-cluster-1", "test_last mariadb-cluster-1"),
+        "test_middle mariadb-cluster-2",
+    ]
+
+
 def test_a_long_group_is_divided_by_files(files: pytest.Pytester) -> None:
     body = """
         import pytest

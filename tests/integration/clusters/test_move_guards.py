@@ -1,5 +1,5 @@
-"""What a move looks at again before it changes anything, on real MariaDB servers: the token of a
-fence, nodes that lag, and index entries that differ in nothing but their values."""
+"""The facts that a move checks again before it changes anything, on real MariaDB servers: the token
+of a fence, nodes that lag, and index entries that differ in nothing but their values."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ from typing import Final
 
 from cellfeed.store.cells.cell import NewCell, PutResult
 from cellfeed.store.clusters.model.roles import Role
-from cellfeed.store.clusters.serving.shown_heads import UNKNOWN_HEAD, ShownHeads, following_minions
+from cellfeed.store.clusters.serving.safe_ends import SafeEnds
+from cellfeed.store.clusters.serving.shown_heads import UNKNOWN_HEAD, following_minions
 from cellfeed.store.clusters.serving.sure_reads import SureReads
 from cellfeed.store.engines.contract.values import ErasedStep, Head
 from cellfeed.store.errors import (
@@ -51,7 +52,7 @@ in milliseconds, on a busy machine in seconds."""
 _PAUSE_S: Final = 0.002
 
 
-class Cluster(SureReads, ShownHeads):
+class Cluster(SureReads, SafeEnds):
     """See the module. ``shards``: those that it holds."""
 
     def put(self, cells: Sequence[NewCell]) -> list[PutResult]:
@@ -118,7 +119,7 @@ class Cluster(SureReads, ShownHeads):
                 not now.minions
                 or any(
                     has_it(view.heads[shard], wanted)
-                    for view in following_minions(now, views)
+                    for view in following_minions(now, views).values()
                     if shard in view.heads
                 )
             ):

@@ -37,7 +37,6 @@ from cellfeed.store.engines.contract.values import (
     LogRange,
     NamedBodies,
     Replica,
-    changed_since,
 )
 from cellfeed.store.histories import History
 from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
@@ -203,9 +202,7 @@ class ClusteredEngine:
         return self._logs.heads(shards)
 
     def heads_since(self, mark: object | None) -> HeadChanges:
-        heads = self.heads()
-        changed = changed_since(mark, heads) if isinstance(mark, dict) else heads
-        return HeadChanges(changed, heads)
+        return self._logs.heads_since(mark)
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         return self._logs.acknowledged_ends()
@@ -228,10 +225,7 @@ class ClusteredEngine:
         )
 
     def change_token(self) -> int:
-        return sum(
-            head.watermark + head.log_start + head.erasures + head.leader_epoch
-            for head in self.heads().values()
-        )
+        return self._logs.change_token()
 
     def status(self) -> list[ClusterStatus]:
         """How each cluster stands, in the order of the configuration."""

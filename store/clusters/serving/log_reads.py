@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import check_shard
@@ -17,6 +17,7 @@ from cellfeed.store.clusters.serving.node import NodeEngine
 from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.engines.contract.values import (
     Head,
+    HeadChanges,
     LogRange,
     Replica,
 )
@@ -28,6 +29,13 @@ _PAUSE_S: Final = 0.002
 the others have them in some milliseconds."""
 
 T = TypeVar("T")
+
+
+class _Mark(NamedTuple):
+    """A look at all clusters: where each shard was, and the last change of each cluster's heads."""
+
+    by_shard: Sequence[str]
+    changes: Mapping[str, int]
 
 
 class ClusteredLogReads:
@@ -73,7 +81,7 @@ class ClusteredLogReads:
             by_cluster.setdefault(self._placement.cluster_of(each.shard), []).append((index, each))
         for cluster, members in by_cluster.items():
             if any(each.location >= cluster.shown(each.shard) for _, each in members):
-                self._heads_of(cluster)
+                self._update(cluster)
             shown = [
                 (
                     index,
@@ -124,29 +132,50 @@ class ClusteredLogReads:
         return min(found, watermark)
 
     def heads(self, shards: Sequence[int] | None = None) -> dict[int, Head]:
-        wanted = (
-            range(self._shards)
-            if shards is None
-            else [check_shard(shard, self._shards) for shard in shards]
-        )
+        if shards is None:
+            return self.heads_since(None).heads
+        wanted = [check_shard(shard, self._shards) for shard in shards]
         heads: dict[int, Head] = {}
         # A shard that changes its cluster between two looks is looked for once more.
         while left := [shard for shard in wanted if shard not in heads]:
-            clusters = list(
-                {
-                    self._placement.name_of(shard): self._placement.cluster_of(shard)
-                    for shard in left
-                }.values()
+            by_cluster: dict[Cluster, list[int]] = {}
+            for shard in left:
+                by_cluster.setdefault(self._placement.cluster_of(shard), []).append(shard)
+            for cluster, members in by_cluster.items():
+                self._update(cluster)
+                for shard in members:
+                    head = cluster.head(shard)
+                    if head is not None and self._placement.name_of(shard) == cluster.name:
+                        heads[shard] = head
+        return {shard: heads[shard] for shard in wanted}
+
+    def heads_since(self, mark: object | None) -> HeadChanges:
+        """As the contract's. While no shard moves, the clusters say what changed. After a move all
+        heads are given."""
+        by_shard = self._placement.by_shard()
+        before = mark.changes if isinstance(mark, _Mark) and mark.by_shard is by_shard else {}
+        heads: dict[int, Head] = {}
+        changes: dict[str, int] = {}
+        for cluster in self._placement.serving():
+            self._update(cluster)
+            found, changes[cluster.name] = cluster.heads_since(
+                before.get(cluster.name, 0), fresh=False
             )
-            for cluster in clusters:
-                heads.update(
-                    {
-                        shard: head
-                        for shard, head in self._heads_of(cluster).items()
-                        if self._placement.name_of(shard) == cluster.name
-                    }
-                )
-        return heads if shards is None else {shard: heads[shard] for shard in wanted}
+            heads.update(
+                (shard, head)
+                for shard, head in found.items()
+                if self._placement.name_of(shard) == cluster.name
+            )
+        if self._placement.by_shard() is not by_shard or (not before and len(heads) < self._shards):
+            # A shard has moved meanwhile, so nobody may have been asked about it.
+            return self.heads_since(None)
+        return HeadChanges(heads, _Mark(by_shard, changes))
+
+    def change_token(self) -> int:
+        """How often the heads of all clusters have changed, as this process saw it."""
+        for cluster in self._placement.serving():
+            self._update(cluster)
+        return sum(cluster.changes for cluster in self._clusters.values())
 
     def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
         ends: dict[int, tuple[int, int]] = {}
@@ -160,11 +189,10 @@ class ClusteredLogReads:
     def _head(self, shard: int) -> Head:
         return self.heads([shard])[shard]
 
-    def _heads_of(self, cluster: Cluster) -> dict[int, Head]:
-        heads = cluster.heads()
+    def _update(self, cluster: Cluster) -> None:
+        cluster.update()
         if cluster.lacks():
             self._placement.refresh()
-        return heads
 
     def _read_shown(
         self, cluster: Cluster, read: Callable[[NodeEngine], T], enough: Callable[[T], bool]

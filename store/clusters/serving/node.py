@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -117,9 +117,9 @@ class NodeEngine(RewritableEngine, Protocol):
         that a semi-synchronous master holds."""
         ...
 
-    def look(self, state_key: str, seen: int | None) -> Look:
+    def look(self, state_key: str, seen: object | None) -> Look:
         """All that a watcher asks about, in one round trip: a state entry's value, and the counters
-        unless their token is ``seen``."""
+        unless they are those of the look whose token is ``seen``."""
         ...
 
     def promised_epoch(self, history_id: str) -> int:
@@ -160,6 +160,25 @@ class NodeView:
     confirmed: bool = True
     """Whether a minion has all that the node holds, where it is a semi-synchronous master."""
 
+    changes: tuple[Mapping[int, Head], Collection[int]] | None = None
+    """The counters of the report before, and the shards that differ from them; None when the node
+    did not say."""
+
+    def changed_since(self, before: NodeView) -> Collection[int]:
+        """The shards whose counters are others than in ``before``, gone or come ones with them."""
+        if self.heads is before.heads:
+            return ()
+        if self.changes is not None and self.changes[0] is before.heads:
+            return self.changes[1]
+        was = before.heads.get
+        changed = {
+            shard
+            for shard, head in self.heads.items()
+            if (old := was(shard)) is not head and old != head
+        }
+        changed.update(before.heads.keys() - self.heads.keys())
+        return changed
+
 
 class StorageNode:
     """See the module. Any number of threads."""
@@ -195,7 +214,7 @@ class StorageNode:
         self._changed = threading.Condition()
         self._asked = self._begun = self._done = 0
         self._began_at_s = 0.0
-        self._token: int | None = None
+        self._token: object | None = None
         self._closed = False
         self._failing = RepeatedWarning(_log)
         self._watcher = SupervisedThread(f"watch-{name}", self._watch)
@@ -355,6 +374,7 @@ class StorageNode:
                 role,
                 view.heads if view is not None and look.heads is None else look.heads or {},
                 look.confirmed,
+                None if view is None or look.changed is None else (view.heads, look.changed),
             )
             self.heard_at_s = self._began_at_s
             self.breaker.succeeded()

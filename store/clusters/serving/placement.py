@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from cellfeed.store.clusters.model.shard_map import MAP_KEY, ShardMap, merged, read_map
@@ -45,6 +45,7 @@ class Placement:
                 f" shards; opened as {datastore!r} with {shards} shards"
             )
         self._by_shard = shard_map.by_shard()
+        self._serving: tuple[Sequence[str], list[Cluster]] = (), []
         for name in self._by_shard:
             if name not in clusters:
                 raise ProtectData(
@@ -71,6 +72,17 @@ class Placement:
     def name_of(self, shard: int) -> str:
         """The name of the shard's cluster."""
         return self._by_shard[shard]
+
+    def by_shard(self) -> Sequence[str]:
+        """The name of each shard's cluster. Another object once a shard has moved, for good."""
+        return self._by_shard
+
+    def serving(self) -> list[Cluster]:
+        """The clusters that have a shard. Raises StorageUnavailable as :meth:`cluster_of`."""
+        if self._serving[0] is not (by_shard := self._by_shard):
+            first_of_each = {name: shard for shard, name in enumerate(by_shard)}
+            self._serving = by_shard, [self.cluster_of(s) for s in first_of_each.values()]
+        return self._serving[1]
 
     def retry_while_moving(self, call: Callable[[], T]) -> T:
         """The result of the call, made again while a shard that it is about moves. Its errors pass

@@ -5,15 +5,14 @@ The watermark and the log start never fall in a process (I9)."""
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
 from cellfeed.store.clusters.model.roles import Role
+from cellfeed.store.clusters.serving.kept_heads import KeptHeads, Reports
 from cellfeed.store.clusters.serving.known_role import KnownRole
 from cellfeed.store.clusters.serving.node import (
-    WATCH_TIMEOUT_S,
     NodeView,
     StorageNode,
 )
@@ -52,7 +51,11 @@ class ShownHeads(KnownRole):
         self._starts: dict[int, int] = {}
         self._erasures: dict[int, tuple[dict[str, int], int]] = {}
         self._last: dict[int, Head] = {}
-        self._lacks = False
+        self._kept = KeptHeads()
+        self._used: Reports | None = None
+        """From what the kept heads were worked out; None: all of them have to be."""
+        self._lacking: set[int] = set()
+        """Shards that the master does not report, although the shard map gives them to it."""
 
     def assign(self, shards: Sequence[int], arrived: Mapping[int, Head] | None = None) -> None:
         """The shard map gives it these shards from now on. ``arrived``: the last heads of shards
@@ -66,6 +69,9 @@ class ShownHeads(KnownRole):
                 self._starts[shard] = max(self._starts.get(shard, 0), head.log_start)
                 self._last[shard] = _later(self._last.get(shard), head)
             self.shards = list(shards)
+            self._used = None
+            self._kept.keep_only(shards)
+            self._lacking.intersection_update(shards)
 
     def shown(self, shard: int) -> int:
         """The watermark as it was last worked out."""
@@ -78,13 +84,47 @@ class ShownHeads(KnownRole):
     def lacks(self) -> bool:
         """Whether the master said, when the heads were last looked at, that it does not hold one of
         the shards: the shard map has changed, or is about to."""
-        return self._lacks
+        return bool(self._lacking)
 
-    def heads(self, *, fresh: bool = True) -> dict[int, Head]:
-        """The ends of the logs of this cluster's shards. Raises StorageUnavailable when no node has
-        ever reported them."""
+    def update(self, *, fresh: bool = True) -> None:
+        """Brings the kept heads up to the nodes' reports; ``fresh`` asks the nodes first. Raises
+        StorageUnavailable when no node that follows the master has reported them."""
         if fresh:
             self.look()
+        reports = self._reports()
+        with self._lock:
+            changed = None if self._used is None else reports.changed_since(self._used)
+            self._used = None  # until all of it is worked out
+            if changed is None:
+                for shard in self.shards:
+                    self._work_out(shard, reports)
+            else:
+                for shard in changed:
+                    if shard in self._kept:
+                        self._work_out(shard, reports)
+            self._used = reports
+
+    def heads(self, *, fresh: bool = True) -> dict[int, Head]:
+        """The ends of the logs of this cluster's shards. As :meth:`update`."""
+        return self.heads_since(0, fresh=fresh)[0]
+
+    def heads_since(self, change: int, *, fresh: bool = True) -> tuple[dict[int, Head], int]:
+        """The heads that changed behind the change of this number (0: all heads), and the number of
+        the last change. As :meth:`update`."""
+        self.update(fresh=fresh)
+        with self._lock:
+            return self._kept.since(change), self._kept.changes
+
+    @property
+    def changes(self) -> int:
+        """The number of the last change of a head."""
+        return self._kept.changes
+
+    def head(self, shard: int) -> Head | None:
+        """The shard's head as of the last :meth:`update`; None for another cluster's shard."""
+        return self._kept.get(shard)
+
+    def _reports(self) -> Reports:
         role, views = self._seen()
         following = {
             name: view
@@ -103,71 +143,46 @@ class ShownHeads(KnownRole):
         )
         minions = following_minions(role, views)
         by_minions = self.watermark is Watermark.REPLICATED and bool(role.minions)
-        found = {}
-        with self._lock:
-            self._lacks = master is not None and any(
-                shard not in master.heads for shard in self.shards
-            )
-            for shard in self.shards:
-                # While a shard is on its way to another cluster no node reports it: the last
-                # report counts.
-                newest_head = self._last.get(shard, UNKNOWN_HEAD)
-                for view in following.values():
-                    newest_head = _later(newest_head, view.heads.get(shard, newest_head))
-                self._last[shard] = newest_head
-                ends = [
-                    view.heads[shard].next_added_id
-                    for view in (minions if by_minions else [master] if master else minions)
-                    if shard in view.heads
-                ]
-                self._shown[shard] = watermark = (
-                    max(self._shown[shard], *ends) if ends else self._shown[shard]
-                )
-                # A read may go to any of them: where one has trimmed, cells may be missing. As the
-                # watermark it never falls in a process.
-                starts = [
-                    view.heads[shard].log_start
-                    for view in following.values()
-                    if shard in view.heads
-                ]
-                self._starts[shard] = log_start = max(self._starts.get(shard, 0), *starts, 0)
-                found[shard] = newest_head._replace(
-                    erasures=(
-                        self._erasures_seen(shard, following)
-                        if newest_head.erasures or shard in self._erasures
-                        else 0
-                    ),
-                    log_start=min(log_start, watermark),
-                    watermark=watermark,
-                    next_added_id=(
-                        max(newest_head.next_added_id, watermark)
-                        if is_by_master and master and shard in master.heads
-                        else ADDED_ID_MAX
-                    ),
-                )
-        return found
+        showing = minions if by_minions or master is None else {role.master: master}
+        return Reports(role, following, master, showing, is_by_master)
 
-    def acknowledged_ends(self) -> dict[int, tuple[int, int]]:
-        """As the engine's. Reports of a node from before the call do not count: cells may have been
-        acknowledged since, and a promotion needs a majority that has not been asked."""
-        began_s = time.monotonic()
-        self.role()
-        self.look(WATCH_TIMEOUT_S)
-        role, views = self._seen()
-        master = views.get(role.master)
-        if (
-            master is None
-            or master.role is None
-            or master.role.epoch != role.epoch
-            or self.nodes[role.master].heard_at_s < began_s
-            or not self._heard_enough(role, began_s)
-        ):
-            return {}
-        return {
-            shard: (head.leader_epoch, head.next_added_id)
-            for shard, head in master.heads.items()
-            if shard in self.shards
-        }
+    def _work_out(self, shard: int, reports: Reports) -> None:
+        """Keeps the shard's head. The caller has the lock."""
+        following, master = reports.following, reports.master
+        is_held = master is None or shard in master.heads
+        (self._lacking.discard if is_held else self._lacking.add)(shard)
+        # While a shard is on its way to another cluster no node reports it: the last report counts.
+        newest_head = self._last.get(shard, UNKNOWN_HEAD)
+        for view in following.values():
+            newest_head = _later(newest_head, view.heads.get(shard, newest_head))
+        self._last[shard] = newest_head
+        ends = [
+            view.heads[shard].next_added_id
+            for view in reports.showing.values()
+            if shard in view.heads
+        ]
+        self._shown[shard] = watermark = (
+            max(self._shown[shard], *ends) if ends else self._shown[shard]
+        )
+        # A read may go to any of them: where one has trimmed, cells may be missing. As the
+        # watermark it never falls in a process.
+        starts = [view.heads[shard].log_start for view in following.values() if shard in view.heads]
+        self._starts[shard] = log_start = max(self._starts.get(shard, 0), *starts, 0)
+        has_erasures = newest_head.erasures or shard in self._erasures
+        next_added_id = (
+            max(newest_head.next_added_id, watermark)
+            if reports.is_by_master and master and is_held
+            else ADDED_ID_MAX
+        )
+        self._kept.keep(
+            shard,
+            newest_head._replace(
+                erasures=self._erasures_seen(shard, following) if has_erasures else 0,
+                log_start=min(log_start, watermark),
+                watermark=watermark,
+                next_added_id=next_added_id,
+            ),
+        )
 
     def _erasures_seen(self, shard: int, following: Mapping[str, NodeView]) -> int:
         """Another number whenever a node's count of erasures has changed: a read may go to any
@@ -185,67 +200,15 @@ class ShownHeads(KnownRole):
             self._erasures[shard] = counts, changes
         return changes
 
-    def replicated(self) -> dict[int, int]:
-        """Per shard the first added_id that no minion following the master is known to hold; the
-        master's own where it has no minions."""
-        role, views = self._seen()
-        master = views.get(role.master)
-        counted = (
-            following_minions(role, views)
-            if role.minions
-            else [master]
-            if master and master.role and master.role.epoch == role.epoch
-            else []
-        )
-        return {
-            shard: max(
-                (view.heads[shard].next_added_id for view in counted if shard in view.heads),
-                default=0,
-            )
-            for shard in self.shards
-        }
 
-    def trim_limits(self) -> dict[int, int]:
-        """Per shard the id below which every node has all cells, and which was shown. Raises
-        StorageUnavailable when one of the nodes has not reported: a minion that lags or sleeps may
-        be promoted, and must have every cell from the log's start on."""
-        heads = self.heads()
-        role, views = self._seen()
-        for name in {role.master, *role.minions}:
-            view = views.get(name)
-            if view is None or view.role is None or view.role.epoch != role.epoch:
-                why_not = (
-                    self.nodes[name].why_not
-                    if name in self.nodes
-                    else "the configuration does not name it"
-                )
-                raise StorageUnavailable(
-                    f"cluster {self.name}: nothing trimmed: node {name} has not reported its"
-                    " counters"
-                    f" ({why_not or 'it does not follow the master'}); trim when it is back, or"
-                    " has been given up"
-                )
-        members = [views[name] for name in {role.master, *role.minions}]
-        return {
-            shard: min(
-                heads[shard].watermark,
-                *(
-                    view.heads[shard].next_added_id if shard in view.heads else 0
-                    for view in members
-                ),
-            )
-            for shard in self.shards
-        }
-
-
-def following_minions(role: Role, views: Mapping[str, NodeView]) -> list[NodeView]:
+def following_minions(role: Role, views: Mapping[str, NodeView]) -> dict[str, NodeView]:
     """Of the minions of the role's epoch those whose own copy of the role names them; see the
     module."""
-    return [
-        view
+    return {
+        name: view
         for name, view in views.items()
         if view.role is not None and view.role.epoch == role.epoch and name in view.role.minions
-    ]
+    }
 
 
 def _later(one: Head | None, other: Head) -> Head:

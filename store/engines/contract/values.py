@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -105,11 +105,13 @@ class LogRange(NamedTuple):
 
 class Look(NamedTuple):
     """The state of one node of a cluster, as its own single answer. ``entry``: the value of the
-    state entry asked for. ``token`` differs when any counter has changed. ``heads``: the counters,
-    or None when the caller's token still holds. ``confirmed``: its commits wait for a minion, and
-    one has all of them."""
+    state entry asked for. ``token``: for the next look. ``heads``: the counters, or None when none
+    has changed since the look whose token was given. ``confirmed``: its commits wait for a minion,
+    and one has all of them. ``changed``: the shards whose counters differ from those of the look
+    whose token was given, gone ones with them; None when the node cannot say."""
 
     entry: bytes | None
-    token: int
+    token: object
     heads: Mapping[int, Head] | None
     confirmed: bool = True
+    changed: Collection[int] | None = None

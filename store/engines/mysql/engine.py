@@ -226,7 +226,7 @@ class MySqlEngine:
         with self._server.connection() as connection:
             self._guard.settle(connection, terms)
 
-    def look(self, state_key: str, seen: int | None) -> Look:
+    def look(self, state_key: str, seen: object | None) -> Look:
         """Heads, where they have changed since the token ``seen``, and a state entry."""
         return self._counters.look(state_key, seen)
 

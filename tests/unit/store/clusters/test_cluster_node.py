@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, up: threading.Event) -> None:
         self._up = up
 
-    def look(self, state_key: str, seen: int | None) -> Look:
+    def look(self, state_key: str, seen: object | None) -> Look:
         if not self._up.is_set():
             raise StorageUnavailable("timed out")
         return Look(None, 1, {})

@@ -1,5 +1,5 @@
-"""A cluster that keeps its shards' heads gives those of one that works all of them out each time,
-and each reader every change. Nodes are values here."""
+"""A cluster that keeps its shards' heads gives those of one that works all of them out each time.
+Nodes are values here."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.kept_heads import Reports
-from cellfeed.store.clusters.serving.log_reads import ClusteredLogReads
 from cellfeed.store.clusters.serving.node import NodeView, StorageNode
-from cellfeed.store.engines.contract.values import Head, Replica
+from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.limits import ADDED_ID_MAX
 from tests.support.stand_in_nodes import Node, head
 
 SHARDS = range(4)
@@ -151,6 +151,30 @@ def test_only_the_shards_of_which_a_node_reports_something_else_are_worked_out(
     assert sorted(worked_out) == [0, 1, 2, 2, 3]
 
 
+def test_a_node_that_becomes_a_minion_raises_the_watermark_without_a_new_counter() -> None:
+    cluster, nodes = made()
+    step_on(cluster, nodes, "put", "c", 2)
+    step_on(cluster, nodes, "role", "a", ROLES[1])
+    found, change = cluster.heads_since(0)
+    assert found[2].watermark == 3, "c has not heard yet that it is a minion"
+    step_on(cluster, nodes, "role", "c", ROLES[1])
+    found, _ = cluster.heads_since(change)
+    assert {shard: each.watermark for shard, each in found.items()} == {2: 4}
+
+
+def test_a_shard_that_has_left_its_master_is_lacked_until_it_returns() -> None:
+    cluster, nodes = made()
+    cluster.update()
+    view = nodes["a"].view
+    step_on(cluster, nodes, "leave", "a", 2)
+    found, change = cluster.heads_since(0)
+    assert cluster.lacks()
+    assert found[2].next_added_id == ADDED_ID_MAX
+    nodes["a"].view = view
+    assert cluster.heads_since(change)[0].keys() == {2}
+    assert not cluster.lacks()
+
+
 def test_heads_are_worked_out_again_after_an_error_half_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -170,62 +194,3 @@ def test_heads_are_worked_out_again_after_an_error_half_way(
         with pytest.raises(MemoryError):
             cluster.update()
     assert cluster.heads_since(change)[0].keys() == {1, 2}
-
-
-class MapInMemory:
-    """The placement of each shard, as a list of cluster names."""
-
-    def __init__(self, clusters: dict[str, Cluster], names: list[str]) -> None:
-        self._clusters, self._names = clusters, names
-
-    def by_shard(self) -> list[str]:
-        return self._names
-
-    def name_of(self, shard: int) -> str:
-        return self._names[shard]
-
-    def cluster_of(self, shard: int) -> Cluster:
-        return self._clusters[self._names[shard]]
-
-    def serving(self) -> list[Cluster]:
-        return [self._clusters[name] for name in dict.fromkeys(self._names)]
-
-    def move(self, shard: int, name: str) -> None:
-        old = self._clusters[self._names[shard]]
-        new = self._clusters[name]
-        new.assign([*new.shards, shard], {shard: old.last_head(shard)})
-        self._names = [name if s == shard else each for s, each in enumerate(self._names)]
-        old.assign([each for each in old.shards if each != shard])
-
-
-def test_e28_over_clusters_a_reader_gets_each_change_also_of_a_shard_that_moves() -> None:
-    (one, nodes), (two, others) = made(), made()
-    two.name = "c2"
-    one.assign([0, 1])
-    two.assign([2, 3])
-    shard_map = MapInMemory({"c1": one, "c2": two}, ["c1", "c1", "c2", "c2"])
-    logs = ClusteredLogReads(
-        {"c1": one, "c2": two}, cast("Any", shard_map), len(SHARDS), Replica.MASTER
-    )
-    heads, mark = logs.heads_since(None)
-    assert heads.keys() == set(SHARDS)
-    token = logs.change_token()
-    assert logs.heads_since(mark).heads == {}
-    assert logs.change_token() == token
-
-    step_on(two, others, "put", "b", 3)
-    found, mark = logs.heads_since(mark)
-    assert {shard: each.watermark for shard, each in found.items()} == {3: 4}
-    assert logs.heads([3, 0]) == {3: found[3], 0: heads[0]}
-    assert logs.change_token() != token
-
-    shard_map.move(1, "c2")
-    step_on(two, others, "put", "b", 1)
-    found, mark = logs.heads_since(mark)
-    assert found.keys() == set(SHARDS), "who has which shard has changed: all are given"
-    assert found[1].watermark == 4
-    assert logs.heads_since(mark).heads == {}
-
-    nodes["a"].on_look = lambda: shard_map.move(0, "c2") if 0 in one.shards else None
-    step_on(two, others, "put", "b", 0)
-    assert logs.heads_since(mark).heads[0].watermark == 4, "it moved between the two looks"

@@ -8,7 +8,7 @@ from typing import Any
 
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.breaker import Breaker
-from cellfeed.store.clusters.serving.node import NodeView
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.engines.contract.values import Head
 
 ROLE = Role("c1", "a", 1, ["b", "c"])

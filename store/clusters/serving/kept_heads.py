@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cellfeed.store.clusters.model.roles import Role
-from cellfeed.store.clusters.serving.node import NodeView
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.engines.contract.values import Head
 
 

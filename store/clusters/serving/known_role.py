@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from cellfeed.store.clusters.model.roles import Role, newest, of_other_histories
-from cellfeed.store.clusters.serving.node import (
-    SLOW_S,
-    NodeView,
-    StorageNode,
-)
+from cellfeed.store.clusters.serving.node import SLOW_S, StorageNode
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import (
     StorageUnavailable,

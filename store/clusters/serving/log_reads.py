@@ -150,8 +150,8 @@ class ClusteredLogReads:
         return {shard: heads[shard] for shard in wanted}
 
     def heads_since(self, mark: object | None) -> HeadChanges:
-        """As the contract's. While no shard moves, the clusters say what changed. After a move all
-        heads are given."""
+        """As the contract's: the changed heads of each cluster. After a move all heads are
+        given."""
         by_shard = self._placement.by_shard()
         before = mark.changes if isinstance(mark, _Mark) and mark.by_shard is by_shard else {}
         heads: dict[int, Head] = {}

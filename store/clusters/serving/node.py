@@ -12,19 +12,19 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell
 from cellfeed.store.clusters.model.roles import Role, decode_role
 from cellfeed.store.clusters.serving.breaker import Breaker
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.engines.contract.buffer import NodeBufferTable
 from cellfeed.store.engines.contract.dictionaries import NodeDictionaryTable
 from cellfeed.store.engines.contract.engine import NodeStateTable, RewritableEngine
 from cellfeed.store.engines.contract.indexes import NodeIndexStore
-from cellfeed.store.engines.contract.values import ErasedStep, Head, Look, WriteTerms
+from cellfeed.store.engines.contract.values import ErasedStep, Look, WriteTerms
 from cellfeed.store.engines.mysql.guard import ROLE_KEY
 from cellfeed.store.errors import (
     CellfeedError,
@@ -149,35 +149,6 @@ class NodeEngine(RewritableEngine, Protocol):
 OpenNode = Callable[[float], NodeEngine]
 """Opens a node's storage with a time-out in seconds for each answer. Raises StorageUnavailable
 while it is away."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """The report of a node on itself: the role it has heard of, and its own counters."""
-
-    role: Role | None
-    heads: Mapping[int, Head]
-    confirmed: bool = True
-    """Whether a minion has all that the node holds, where it is a semi-synchronous master."""
-
-    changes: tuple[Mapping[int, Head], Collection[int]] | None = None
-    """The counters of the report before, and the shards that differ from them; None when the node
-    did not say."""
-
-    def changed_since(self, before: NodeView) -> Collection[int]:
-        """The shards whose counters are others than in ``before``, gone or come ones with them."""
-        if self.heads is before.heads:
-            return ()
-        if self.changes is not None and self.changes[0] is before.heads:
-            return self.changes[1]
-        was = before.heads.get
-        changed = {
-            shard
-            for shard, head in self.heads.items()
-            if (old := was(shard)) is not head and old != head
-        }
-        changed.update(before.heads.keys() - self.heads.keys())
-        return changed
 
 
 class StorageNode:

@@ -12,10 +12,8 @@ from typing import Final
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.kept_heads import KeptHeads, Reports
 from cellfeed.store.clusters.serving.known_role import KnownRole
-from cellfeed.store.clusters.serving.node import (
-    NodeView,
-    StorageNode,
-)
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import (
     StorageUnavailable,
@@ -53,7 +51,7 @@ class ShownHeads(KnownRole):
         self._last: dict[int, Head] = {}
         self._kept = KeptHeads()
         self._used: Reports | None = None
-        """From what the kept heads were worked out; None: all of them have to be."""
+        """The reports that the kept heads follow from; None: all have to be worked out."""
         self._lacking: set[int] = set()
         """Shards that the master does not report, although the shard map gives them to it."""
 
@@ -149,8 +147,8 @@ class ShownHeads(KnownRole):
     def _work_out(self, shard: int, reports: Reports) -> None:
         """Keeps the shard's head. The caller has the lock."""
         following, master = reports.following, reports.master
-        is_held = master is None or shard in master.heads
-        (self._lacking.discard if is_held else self._lacking.add)(shard)
+        is_served = master is None or shard in master.heads
+        (self._lacking.discard if is_served else self._lacking.add)(shard)
         # While a shard is on its way to another cluster no node reports it: the last report counts.
         newest_head = self._last.get(shard, UNKNOWN_HEAD)
         for view in following.values():
@@ -171,7 +169,7 @@ class ShownHeads(KnownRole):
         has_erasures = newest_head.erasures or shard in self._erasures
         next_added_id = (
             max(newest_head.next_added_id, watermark)
-            if reports.is_by_master and master and is_held
+            if reports.is_by_master and master and is_served
             else ADDED_ID_MAX
         )
         self._kept.keep(

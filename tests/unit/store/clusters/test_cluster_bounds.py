@@ -13,7 +13,8 @@ import pytest
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving import cluster as cluster_module
 from cellfeed.store.clusters.serving.cluster import Cluster
-from cellfeed.store.clusters.serving.node import NodeView, StorageNode
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.engines.contract.values import ErasedStep
 from cellfeed.store.errors import DataDamaged, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX

@@ -16,7 +16,8 @@ from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating import never_replicated, replication_mode
 from cellfeed.store.clusters.serving.cluster import Cluster
-from cellfeed.store.clusters.serving.node import NodeView, StorageNode
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.clusters.serving.status import AGED_SHARDS_MAX, cluster_status
 from cellfeed.store.errors import StorageUnavailable
 from tests.support.rides import rides

@@ -12,7 +12,8 @@ import pytest
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving import known_role, master_calls
 from cellfeed.store.clusters.serving.cluster import Cluster
-from cellfeed.store.clusters.serving.node import NodeView, StorageNode
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.errors import OutcomeUnknown, ProtectData, StorageUnavailable
 from tests.support.stand_in_nodes import ROLE, Node, head, named

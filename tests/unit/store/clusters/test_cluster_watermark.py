@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.cluster import Cluster
-from cellfeed.store.clusters.serving.node import NodeView
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.engines.contract.values import Head
 
 ALONE: Final = Role("c1", "a", 0)

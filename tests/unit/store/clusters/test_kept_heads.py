@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.kept_heads import Reports
-from cellfeed.store.clusters.serving.node import NodeView, StorageNode
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.clusters.serving.node_view import NodeView
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX

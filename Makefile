@@ -54,11 +54,11 @@ endif
 test-fast: setup ## Style, types, layers and the pure tests, beside each other: no server, no process, no long wait (a minute)
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint pure
 
-# Some of these tests wait for threads of their own, so a worker more than two cores have. Each
-# takes five seconds of a core to collect them. Hypothesis draws a third of its examples;
+# Most of these tests' time is waits for threads of their own, so four workers keep two cores busy.
+# Each takes some seconds of a core to collect them. Hypothesis draws a third of its examples;
 # `make test` draws them all.
 pure: setup
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -q $(LEAN) -n 3 --dist worksteal $(SEEDED) -m "not integration and not slow and not faults" tests/unit
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -q $(LEAN) -n 4 --dist worksteal $(SEEDED) -m "not integration and not slow and not faults" tests/unit
 
 mutants: setup ## Plant known bugs, one at a time in a copy of the tree; each must fail its tests (AREA=store/engines, NAME=one, SAMPLE=40 SEED=n)
 	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA)) $(if $(NAME),--name $(NAME)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))

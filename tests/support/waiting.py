@@ -11,8 +11,9 @@ import pytest
 def wait_until(done: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     """Fails the test when ``done()`` is not true within ``timeout_s`` seconds; ``what`` names the
     awaited event."""
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s, pause_s = time.monotonic() + timeout_s, 0.001
     while not done():
         if time.monotonic() > deadline_s:
             pytest.fail(f"not within {timeout_s} s: {what}")
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.02)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.source_files import modules, nodes, place_of
+
 PACKAGES = ("store", "bridge", "consumers", "cellfeed")
+BEGINS = ("Thread", "Timer", "start_new_thread", "create_task", "ensure_future")
+"""A module without any of these words begins neither."""
 
 THREADS = {
     "store/background.py": "the supervised loop itself",
@@ -62,11 +64,12 @@ TASKS = {
 
 @cache
 def sources() -> list[tuple[str, ast.Module]]:
-    """Every module of the product by its place, parsed once."""
+    """Every module of the product that may begin a thread or a task, by its place, parsed once."""
     return [
-        (str(path.relative_to(ROOT)), ast.parse(path.read_text()))
+        (place_of(path), ast.parse(text))
         for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
+        for path in modules(package)
+        if any(word in (text := path.read_text()) for word in BEGINS)
     ]
 
 
@@ -106,7 +109,7 @@ def makes_task(node: ast.AST) -> bool:
 def test_every_loop_is_supervised_or_has_a_reason(
     makes: Callable[[ast.AST], bool], accepted: dict[str, str]
 ) -> None:
-    found = {path for path, module in sources() if any(makes(node) for node in ast.walk(module))}
+    found = {path for path, module in sources() if any(makes(node) for node in nodes(module))}
     assert sorted(found - set(accepted)) == [], (
         "run the loop by store.background, or give the reason why nobody needs to"
     )

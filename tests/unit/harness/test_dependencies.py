@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from cellfeed.extras import EXTRAS, missing_extra
+from tests.support.source_files import PRODUCT as FOLDERS
+from tests.support.source_files import ROOT, modules, statements
 
-ROOT = Path(__file__).parents[3]
-FOLDERS = ("store", "bridge", "consumers", "schemas", "cellfeed")
 TESTING: frozenset[str] = frozenset({"pytest"})
 """Needed by ``cellfeed.testing`` alone, and declared as that extra."""
 
@@ -40,8 +40,8 @@ def _imported() -> set[str]:
     """The distributions that the product's modules import, also inside functions."""
     names: set[str] = set()
     for folder in FOLDERS:
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+        for path in modules(folder):
+            for node in statements(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):
                     names |= {alias.name.partition(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.support.source_files import statements
+
 TESTS = Path(__file__).parents[2]
 
 
@@ -12,7 +14,7 @@ def borrowed(path: Path, text: str) -> list[str]:
     """The test modules of other folders that ``text``, the module at ``path``, imports."""
     home = ".".join(("tests", *path.relative_to(TESTS).parent.parts))
     names: list[str] = []
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):

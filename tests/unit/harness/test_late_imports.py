@@ -6,23 +6,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import grimp
 
-ROOT = Path(__file__).parents[3]
-PRODUCT = ("store", "bridge", "consumers", "schemas", "cellfeed")
+from tests.support.source_files import PRODUCT, modules, place_of, statements
 
 
 def late_imports(text: str) -> Iterator[tuple[int, bool]]:
     """The first line of each run of imports inside a function, and whether a comment on its lines
     or above it gives a reason."""
     lines = text.splitlines()
-    for function in ast.walk(ast.parse(text)):
+    for function in statements(ast.parse(text)):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         end = 0
-        nodes = [n for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)]
+        nodes = [n for n in statements(function) if isinstance(n, ast.Import | ast.ImportFrom)]
         for node in sorted(nodes, key=lambda n: n.lineno):
             first, before, end = node.lineno, end, node.end_lineno or node.lineno
             if not before or any(lines[before : first - 1]):
@@ -32,10 +30,9 @@ def late_imports(text: str) -> Iterator[tuple[int, bool]]:
 
 def test_every_late_import_has_a_reason() -> None:
     found = [
-        (f"{path.relative_to(ROOT)}:{line}", said)
+        (f"{place_of(path)}:{line}", said)
         for folder in PRODUCT
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not any(parent.is_symlink() for parent in path.parents)
+        for path in modules(folder)
         for line, said in late_imports(path.read_text())
     ]
     assert len(found) > 10

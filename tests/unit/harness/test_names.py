@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PRODUCT = ("store", "bridge", "consumers", "schemas", "cellfeed")
+from tests.support.source_files import PRODUCT, modules, nodes, place_of
 
 INSTEAD = {
     r"(foot)?hold(s|ing|er|ers)?|(with)?held": "own, lock, pause, keep, park, claim",
@@ -27,9 +26,10 @@ OF_OTHERS = {("store/backups/places/s3_files.py", "tell")}
 
 def names(tree: ast.AST) -> Iterator[str]:
     """Every name that the module gives or uses."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
+        fields = vars(node)
         for field in ("id", "attr", "name", "arg", "asname"):
-            if isinstance(name := getattr(node, field, None), str):
+            if isinstance(name := fields.get(field), str):
                 yield name
         if isinstance(node, ast.Global | ast.Nonlocal):
             yield from node.names
@@ -40,23 +40,22 @@ def words(name: str) -> list[str]:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", " ", name).lower().split()
 
 
-def faults(name: str) -> Iterator[str]:
-    for word in words(name):
-        for pattern, better in INSTEAD.items():
-            if re.fullmatch(pattern, word):
-                yield f"{name}: {word!r} has several meanings; say which ({better})"
+@cache
+def faults(name: str) -> tuple[str, ...]:
+    return tuple(
+        f"{name}: {word!r} has several meanings; say which ({better})"
+        for word in words(name)
+        for pattern, better in INSTEAD.items()
+        if re.fullmatch(pattern, word)
+    )
 
 
 @pytest.mark.parametrize("folder", PRODUCT)
 def test_names_have_words_of_one_meaning(folder: str) -> None:
-    paths = [
-        path
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not any(parent.is_symlink() for parent in path.parents)
-    ]
+    paths = modules(folder)
     assert paths
     found = {
-        (str(path.relative_to(ROOT)), name)
+        (place_of(path), name)
         for path in paths
         for name in (path.stem, path.parent.name, *names(ast.parse(path.read_text())))
     }

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import ast
 import inspect
-import io
 import re
-import sys
-import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.source_files import ROOT, comments, modules, nodes, place_of
+
 FOLDERS = ("store", "bridge", "consumers", "cellfeed")
 WITH_COMMENTS = (*FOLDERS, "schemas", "tests", "benchmarks", "examples", "docs")
 """Folders whose docstrings and comments are in plain words: every one that holds Python."""
@@ -49,6 +48,9 @@ INSTEAD = {
     r"no more(?! than)": "no longer, no further",
     r"(?<!each )(?<!all )(?<!none )(?<!ways )of which": "whose, that",
 }
+_ANY_OF_THEM = re.compile("|".join(rf"\b{word}\b" for word in INSTEAD), re.IGNORECASE)
+"""Tens of thousands of sentences have none: one look at each instead of twelve."""
+
 NO_HEAD = r"\b(what|whatever|whoever)\b|(?<!body)(?<!one)(?<!s)\s\bwho\b|^who\b"
 """A clause without a noun before it: no message names a thing by a mere clause. *Somebody who* and
 *exporters who* have their noun."""
@@ -77,23 +79,64 @@ def _text_of(node: ast.expr) -> str:
     return ""
 
 
-def _texts(path: Path) -> Iterator[Text]:
-    """The module's texts for people."""
-    module = path.relative_to(ROOT)
-    for node in ast.walk(ast.parse(path.read_text())):
-        found: list[str] = []
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            found += [_text_of(argument) for argument in node.exc.args]
-        elif isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            found += [_text_of(node.args[0])] if name in _LOGS and node.args else []
-            found += [_text_of(each.value) for each in node.keywords if each.arg == "help"]
-        elif isinstance(node, ast.FunctionDef) and "cli" in path.parts and node.decorator_list:
-            found.append(ast.get_docstring(node) or "")
-        yield from (Text(f"{module}:{getattr(node, 'lineno', 0)}", each) for each in found if each)
+class Module(NamedTuple):
+    """``messages``: texts for people. ``literals``: every text of words but the docstrings: the
+    output of commands is one of them. ``docstrings``: paragraph by paragraph."""
+
+    messages: list[Text]
+    literals: list[Text]
+    docstrings: list[Text]
+
+
+@cache
+def _read(path: Path) -> Module:
+    """A module's texts, found in one look: several tests ask for those of the product."""
+    found, parts, place = Module([], [], []), set[int](), place_of(path)
+    literals: list[ast.Constant | ast.JoinedStr] = []
+    for node in nodes(ast.parse(path.read_text())):
+        if texts := _messages_of(node, path):
+            at = f"{place}:{getattr(node, 'lineno', 0)}"
+            found.messages.extend(Text(at, text) for text in texts if text)
+        found.docstrings.extend(_docstrings_of(node, place))
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            literals.append(node)
+        if isinstance(node, ast.JoinedStr):
+            parts |= {id(part) for part in node.values}
+        elif isinstance(node, ast.Expr):
+            parts.add(id(node.value))
+    found.literals.extend(
+        Text(f"{place}:{node.lineno}", text)
+        for node in literals
+        if id(node) not in parts and (text := _text_of(node)).count(" ") > 1
+    )
+    return found
+
+
+def _messages_of(node: ast.AST, path: Path) -> list[str]:
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        return [_text_of(argument) for argument in node.exc.args]
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        logged = [_text_of(node.args[0])] if name in _LOGS and node.args else []
+        return logged + [_text_of(each.value) for each in node.keywords if each.arg == "help"]
+    if isinstance(node, ast.FunctionDef) and "cli" in path.parts and node.decorator_list:
+        return [ast.get_docstring(node) or ""]
+    return []
+
+
+def _docstrings_of(node: ast.AST, place: str) -> Iterator[Text]:
+    """Those of the module, its classes and functions, and those behind constants and fields."""
+    body = getattr(node, "body", None)
+    for each in body if isinstance(body, list) else ():
+        match each:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                for part in _parts_of(inspect.cleandoc(text)):
+                    yield Text(f"{place}:{each.lineno}", part)
 
 
 def _words_of_no_field(text: str) -> Iterator[str]:
+    if not _ANY_OF_THEM.search(text):
+        return
     for word, better in INSTEAD.items():
         if re.search(rf"\b{word}\b", text, re.IGNORECASE):
             yield f"{word!r} is not the field's word ({better}): {text}"
@@ -118,23 +161,10 @@ def _faults_in(text: str) -> Iterator[str]:
     yield from _clauses_without_a_head(re.sub(r"``[^`]*``", "X", text))
 
 
-def _named(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
-
-
-def _modules(folder: str) -> list[Path]:
-    """Those of a folder, each once: not by the links of the import names."""
-    return [
-        path
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not any(parent.is_symlink() for parent in path.parents)
-    ]
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_messages_and_help_are_in_plain_words(folder: str) -> None:
-    paths = _modules(folder)
-    texts = [text for path in paths for text in _texts(path)]
+    paths = modules(folder)
+    texts = [text for path in paths for text in _read(path).messages]
     assert texts
     assert [
         f"{place}: {fault}"
@@ -143,46 +173,26 @@ def test_messages_and_help_are_in_plain_words(folder: str) -> None:
     ] == []
 
 
-def _literals(path: Path) -> Iterator[Text]:
-    """Every text of words in the module but its docstrings: the output of commands is one of
-    them."""
-    tree = ast.parse(path.read_text())
-    docstrings = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
-    parts = {
-        id(part)
-        for each in ast.walk(tree)
-        if isinstance(each, ast.JoinedStr)
-        for part in each.values
-    }
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Constant | ast.JoinedStr)
-            and id(node) not in docstrings | parts
-            and (text := _text_of(node)).count(" ") > 1
-        ):
-            yield Text(f"{path.relative_to(ROOT)}:{node.lineno}", text)
-
-
 def _comments(path: Path) -> Iterator[Text]:
     """Those of whole lines, joined where one continues on the next line, and those behind code."""
-    before: tuple[int, int] | None = None
-    joined, place = "", 0
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-        if token.type != tokenize.COMMENT or re.match(r"#(!| ---| noqa| type:)", token.string):
+    text, before = path.read_text(), (0, 0)
+    lines, joined, place = text.splitlines(), "", 0
+    for line, column, comment in comments(text):
+        if re.match(r"#(!| ---| noqa| type:)", comment):
             continue
-        is_whole = token.line.lstrip().startswith("#")
-        if is_whole and before == (token.start[0] - 1, token.start[1]):
-            joined += token.string[1:]
+        is_whole = not lines[line - 1][:column].strip()
+        if is_whole and before == (line - 1, column):
+            joined += comment[1:]
         else:
-            yield Text(f"{_named(path)}:{place}", joined)
-            joined, place = token.string[1:], token.start[0]
-        before = token.start
-    yield Text(f"{_named(path)}:{place}", joined)
+            yield Text(f"{place_of(path)}:{place}", joined)
+            joined, place = comment[1:], line
+        before = (line, column)
+    yield Text(f"{place_of(path)}:{place}", joined)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_texts_have_the_fields_words(folder: str) -> None:
-    texts = [text for path in _modules(folder) for text in _literals(path)]
+    texts = [text for path in modules(folder) for text in _read(path).literals]
     assert texts
     assert [
         f"{place}: {fault}"
@@ -193,7 +203,7 @@ def test_texts_have_the_fields_words(folder: str) -> None:
 
 @pytest.mark.parametrize("place", WITH_COMMENTS)
 def test_comments_are_in_plain_words(place: str) -> None:
-    texts = [text for path in _modules(place) for text in _comments(path)]
+    texts = [text for path in modules(place) for text in _comments(path)]
     assert [f"{at}: {fault}" for at, text in texts for fault in _faults_in(text)] == []
 
 
@@ -201,17 +211,6 @@ def test_a_comment_of_two_lines_is_read_as_one_text(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text("# It goes\n# on.\nx = 1  # read anew\n")
     assert [fault for _, text in _comments(module) for fault in _faults(text)] != []
-
-
-def _docstrings(path: Path) -> Iterator[Text]:
-    """Those of the module, its classes and functions, and those behind constants and fields."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        body = getattr(node, "body", None)
-        for each in body if isinstance(body, list) else ():
-            match each:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    for part in _parts_of(inspect.cleandoc(text)):
-                        yield Text(f"{path.relative_to(ROOT)}:{each.lineno}", part)
 
 
 def _parts_of(docstring: str) -> Iterator[str]:
@@ -226,9 +225,9 @@ def _parts_of(docstring: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("place", WITH_COMMENTS)
 def test_docstrings_are_in_plain_words(place: str) -> None:
-    paths = _modules(place)
+    paths = modules(place)
     assert paths
-    texts = [text for path in paths for text in _docstrings(path)]
+    texts = [text for path in paths for text in _read(path).docstrings]
     assert [f"{at}: {fault}" for at, text in texts for fault in _faults_in(text)] == []
 
 
@@ -236,7 +235,7 @@ def test_docstrings_are_in_plain_words(place: str) -> None:
 def test_a_clause_without_a_head_is_found_in_every_folder(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    monkeypatch.setattr("tests.support.source_files.ROOT", tmp_path)
     (tmp_path / place).mkdir()
     module = tmp_path / place / "module.py"
     module.write_text('"""Writes what waits."""\n\nx = 1  # for who waits\n')
@@ -244,6 +243,7 @@ def test_a_clause_without_a_head_is_found_in_every_folder(
         test_docstrings_are_in_plain_words(place)
     with pytest.raises(AssertionError, match="not 'who'"):
         test_comments_are_in_plain_words(place)
+    module = module.rename(tmp_path / place / "better.py")
     module.write_text('"""Writes the waiting events."""\n\nx = 1  # for readers\n')
     test_docstrings_are_in_plain_words(place)
     test_comments_are_in_plain_words(place)

@@ -111,6 +111,12 @@ def test_an_address_that_is_none_costs_nobody_else_a_wake_up(datastore: Datastor
         listener.close()
 
 
+@pytest.fixture
+def quick_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poker reads the addresses again soon. Tests ask for this before they ask for a store."""
+    monkeypatch.setattr("cellfeed.store.wakeups._REFRESH_S", 0.02)
+
+
 @pytest.mark.parametrize(
     ("host", "port"),
     [
@@ -127,14 +133,14 @@ def test_an_address_that_is_none_costs_nobody_else_a_wake_up(datastore: Datastor
     ids=ascii,
 )
 def test_an_address_that_cannot_be_sent_to_costs_no_put_and_no_other_wake_up(
-    datastore: Datastore, host: str, port: int
+    quick_addresses: None, datastore: Datastore, host: str, port: int
 ) -> None:
     address = {"host": host, "port": port, "expires_at_us": 1 << 62}
     datastore.state.commit({"wakeups/a": json.dumps(address).encode()})
     listener = Listener(datastore.state, "reader-1")
     try:
         deadline_s = time.monotonic() + 30
-        while not listener.wait(0.1):
+        while not listener.wait(0.01):
             assert datastore.put_cell(uuid4(), "BASE", 1, {}).outcome is Outcome.STORED
             assert time.monotonic() < deadline_s
         poke_once(datastore.state)
@@ -155,7 +161,7 @@ def test_a_poke_starts_no_thread(datastore: Datastore, monkeypatch: pytest.Monke
 
 
 def test_addresses_are_read_again_after_a_defect(
-    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+    quick_addresses: None, datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = threading.Event()
 
@@ -169,7 +175,7 @@ def test_addresses_are_read_again_after_a_defect(
         assert failing.wait(10)
     listener = Listener(datastore.state, "reader-1")
     deadline_s = time.monotonic() + 30
-    while not listener.wait(0.05):
+    while not listener.wait(0.01):
         poker.poke()
         assert time.monotonic() < deadline_s
     listener.close()

@@ -38,6 +38,8 @@ from tests.support.trigger_workers import (
 )
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
 BY = Operator("somebody@here", "a test")
 BY_DRIVER = IndexDefinition(
     "by_driver", "trips", [IndexColumn("BASE", [IndexField("driver", ["driver"], "string")])]

@@ -50,6 +50,8 @@ from tests.support.trigger_workers import (
 )
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
 OLD, NEW = "triggers.bill", "rides"
 BY = Operator("somebody@here", "its entry has another name")
 STEPS = ["rename.after_claims", "rename.before_decision", "rename.after_decision"]

@@ -21,6 +21,8 @@ from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.limits import SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX
 from tests.support.trigger_steps import GROUP, Worker, row
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
 
 def batches_of(
     size: int, seen: list[list[int]], poison: Collection[int] = (), **options: Any

@@ -28,6 +28,8 @@ from cellfeed.store.datastore import Datastore
 from tests.support.trigger_workers import GROUP, Recorder, put, working
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
 SHARDS = 8
 STEPS = st.one_of(
     st.tuples(st.just("failed"), st.integers(0, 6), st.sampled_from([ValueError, OSError])),
@@ -87,8 +89,8 @@ def datastore(tmp_path: Path) -> Iterator[Datastore]:
 
 @pytest.fixture(autouse=True)
 def quick_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit, "PROBE_FIRST_S", 0.05)
-    monkeypatch.setattr(circuit, "PROBE_LONGEST_S", 0.2)
+    monkeypatch.setattr(circuit, "PROBE_FIRST_S", 0.01)
+    monkeypatch.setattr(circuit, "PROBE_LONGEST_S", 0.04)
 
 
 class Provider:

@@ -45,6 +45,8 @@ from tests.support.trigger_workers import (
 )
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
 BY = Operator("somebody@here", "a look at the fares")
 
 

@@ -76,12 +76,11 @@ def served(talk: Callable[[socket.socket], None]) -> Iterator[str]:
     ended = threading.Event()
 
     def serve(listener: socket.socket) -> None:
-        listener.settimeout(0.05)
         while not ended.is_set():
             try:
                 peer, _ = listener.accept()
-            except TimeoutError:
-                continue
+            except OSError:  # shut down
+                return
             with peer, contextlib.suppress(OSError):
                 peer.settimeout(5)
                 talk(peer)
@@ -93,6 +92,7 @@ def served(talk: Callable[[socket.socket], None]) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             ended.set()
+            listener.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 

@@ -218,7 +218,7 @@ def trim_beside_a_move(place: Place) -> Case:
         if done.ended[0].error is None:
             place.log_start = below
         else:
-            place.log_start = place.engine.heads([SHARD])[SHARD].log_start
+            place.log_start = place.answer(lambda: place.engine.heads([SHARD]))[SHARD].log_start
 
     return _case(
         place,

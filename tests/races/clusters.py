@@ -3,10 +3,11 @@ after each order :meth:`Place.verify` heals them, puts something and looks at ev
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from cellfeed.store.cells.body_codec import decode_body, is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, Outcome, PutResult
@@ -24,7 +25,7 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.mysql.connections import TIMEOUT_S
 from cellfeed.store.engines.mysql.replication import is_read_only, minion_status, position
 from cellfeed.store.engines.mysql.state import MySqlState
-from cellfeed.store.errors import NotFound, Unavailable
+from cellfeed.store.errors import NotFound, OutcomeUnknown, StorageUnavailable, Unavailable
 from tests.races.scheduler import Run
 from tests.support.local_mariadb import MariaDB
 from tests.support.mariadb_cluster import (
@@ -36,6 +37,8 @@ from tests.support.mariadb_cluster import (
 )
 from tests.support.move_steps import open_engine
 from tests.support.waiting import wait_until
+
+T = TypeVar("T")
 
 SHARD: Final = 1
 """On c1 when the clusters are made: the one that moves."""
@@ -90,6 +93,20 @@ class Place:
         wait_until(stored, "puts are stored")
         self.note(wanted, results)
         return wanted
+
+    def answer(self, ask: Callable[[], T]) -> T:
+        """The engine's first answer. The fence of a promotion cuts connections, so the breaker of a
+        node may refuse calls for a moment. That refusal is no answer; a false answer is returned,
+        and fails the race at once."""
+        answers: list[T] = []
+
+        def answered() -> bool:
+            with suppress(StorageUnavailable, OutcomeUnknown):
+                answers.append(ask())
+            return bool(answers)
+
+        wait_until(answered, "the engine answers")
+        return answers[0]
 
     def note(self, cells: list[NewCell], results: list[PutResult]) -> None:
         """The acknowledged cells, to be looked for ever after."""
@@ -192,31 +209,33 @@ class Place:
         return found
 
     def _commit_entry(self) -> None:
-        revision = self.engine.state.commit({"race": b"%d" % self._number})
+        revision = self.answer(lambda: self.engine.state.commit({"race": b"%d" % self._number}))
         assert revision is not None
         assert revision > max(self.revisions, default=0), f"revision {revision} was given before"
         self.revisions.append(revision)
 
     def _look_for_cells(self) -> None:
         assert len(self.owners()) == 1, f"{self.owners()} serve the shard"
-        head = self.engine.heads([SHARD])[SHARD]
+        head = self.answer(lambda: self.engine.heads([SHARD])[SHARD])
         assert head.log_start == self.log_start, (
             f"the log starts at {head.log_start}, it was trimmed to {self.log_start}"
         )
         end = head.next_added_id
         wait_until(
-            lambda: self.engine.heads([SHARD])[SHARD].watermark >= end, "the last cell is shown"
+            lambda: self.answer(lambda: self.engine.heads([SHARD]))[SHARD].watermark >= end,
+            "the last cell is shown",
         )
-        log = self.engine.scan(SHARD, self.log_start, 100_000)
+        log = self.answer(lambda: self.engine.scan(SHARD, self.log_start, 100_000))
         assert [each.added_id for each in log] == list(range(self.log_start, end)), "a hole"
         in_log = {each.row_key: each for each in log if each.column_name != ERASED_COLUMN}
         paged = [
             each
             for start in range(self.log_start, end, 7)
-            for each in self.engine.scan(SHARD, start, min(7, end - start))
+            for each in self.answer(partial(self.engine.scan, SHARD, start, min(7, end - start)))
         ]
         assert paged == log, "the log read in small pieces is another one"
-        by_key = self.engine.get([cell.triple for cell, _ in self.acknowledged.values()])
+        triples = [cell.triple for cell, _ in self.acknowledged.values()]
+        by_key = self.answer(lambda: self.engine.get(triples))
         for (cell, added_id), found in zip(self.acknowledged.values(), by_key, strict=True):
             if added_id is not None and added_id < self.log_start:
                 continue

@@ -14,12 +14,16 @@ from cellfeed.store.cells.body_codec import (
     CODEC_MSGPACK_ZLIB,
     decode_body,
     encode_body,
+    encode_with,
 )
 from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.known_dictionaries import KnownDictionary
 from cellfeed.store.engines.contract.engine import RewritableEngine
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from cellfeed.store.errors import StorageUnavailable
+from tests.support.backups_made import trained_dictionary
 from tests.support.mariadb_cluster import SHARDS, cells_of_shard
 
 
@@ -72,3 +76,22 @@ def test_e27_a_search_passes_what_was_trimmed_and_goes_on_where_nothing_fits(
     engine.trim(1, 3)
     found = engine.bodies_named(1, there, 0, 2)
     assert ([cell.added_id for cell in found.cells], found.next_location) == ([3, 4], 5)
+
+
+def test_e27_no_body_is_stored_with_a_dictionary_that_was_retired_meanwhile(
+    engine: RewritableEngine,
+) -> None:
+    """Its content goes next, and nobody could read the body."""
+    dictionary = trained_dictionary()
+    engine.put(cells_of_shard(1, 0, 2))
+    before = engine.scan(1, 0, 2)
+    bodies = encode_with(KnownDictionary(dictionary), [decode_body(cell.body) for cell in before])
+    encoded = list(zip(before, bodies, strict=True))
+    engine.dictionaries.add(dictionary)
+    engine.dictionaries.use(dictionary, 0)
+    engine.dictionaries.stop_using(dictionary.dictionary_id)
+    with pytest.raises(StorageUnavailable, match="was retired meanwhile"):
+        engine.replace_bodies(1, encoded)
+    assert engine.scan(1, 0, 2) == before
+    engine.dictionaries.use(dictionary, 1)
+    assert engine.replace_bodies(1, encoded) == 2

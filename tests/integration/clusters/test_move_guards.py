@@ -8,6 +8,9 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
+from cellfeed.store.cells.cell import RESTORED_COLUMN
+from cellfeed.store.clusters.moves import copying, mover
+from cellfeed.store.clusters.moves.log_copy import _read
 from cellfeed.store.clusters.moves.shard_side import ShardSide
 from cellfeed.store.clusters.moves.steps import opened_side
 from cellfeed.store.clusters.moves.take_back import bar_switch
@@ -104,6 +107,68 @@ def test_once_a_move_is_barred_a_switch_of_its_fence_that_comes_late_is_refused(
     assert serving(clusters) == []
     move(clusters, engine, "c2")
     assert (serving(clusters), len(log(engine))) == (["c2"], 10)
+
+
+def test_cells_that_a_minion_of_the_source_lacks_are_not_copied_yet(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
+    """A promotion of that minion would give their ids to other cells."""
+    engine.put(cells(1, 10))
+    shown(engine, 10)
+    minion = clusters["c1"].servers["b"]
+    minion.sql("STOP SLAVE SQL_THREAD")
+    try:
+        engine.put(cells(2, 5))
+        with both_sides(clusters) as (source, _):
+            serves = source.notes().serves
+            assert serves is not None
+            assert (serves[1], source.replicated_to_all()) == (15, 10)
+    finally:
+        minion.sql("START SLAVE SQL_THREAD")
+
+
+def test_nothing_is_copied_before_every_node_of_the_source_ends_its_erasures(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promotion of the minion would erase a row whose body the copy has."""
+    monkeypatch.setattr(copying, "AGAIN_S", 0.5)
+    engine.put(cells(1, 10))
+    minion = clusters["c1"].servers["b"]
+    minion.sql("STOP SLAVE SQL_THREAD")
+    try:
+        with pytest.raises(StorageUnavailable, match="a node of c1 lacks the mark"):
+            mover.move_shard(admins(clusters), SHARD, "c2", engine.dictionaries.complete, again_s=0)
+    finally:
+        minion.sql("START SLAVE SQL_THREAD")
+    assert clusters["c2"].servers["a"].sql("SELECT COUNT(*) FROM trips_0001.moved_cell") == [(0,)]
+
+
+def test_cells_are_appended_at_the_end_of_the_copy_alone(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
+    engine.put(cells(1, 10))
+    killed_at("move.before_fence", clusters, engine, "c2")
+    with (
+        both_sides(clusters) as (_, target),
+        pytest.raises(StorageUnavailable, match="does not end at 12 any more"),
+    ):
+        target.append(12, 13, [])
+    move(clusters, engine, "c2")
+    assert [each[0] for each in log(engine)] == list(range(10))
+
+
+def test_behind_ids_that_were_left_out_no_cell_is_read_that_a_minion_may_lack(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
+    """So many rows from a place on are more ids than so many."""
+    engine.put(cells(1, 10))
+    clusters["c1"].servers["a"].sql(
+        f"UPDATE trips_meta.shard_counter SET next_added_id = 100 WHERE shard = {SHARD}"
+    )
+    engine.put([cells(2, 1)[0]._replace(column_name=RESTORED_COLUMN), *cells(3, 4)])
+    with both_sides(clusters) as (source, _):
+        step = _read(source, "trips_0001.cell", 0, 102)
+    assert (step.first, step.after, len(step.rows)) == (0, 102, 12)
 
 
 def test_nothing_is_switched_while_a_node_of_the_target_lacks_the_rest_of_the_log(

@@ -224,6 +224,13 @@ def test_an_old_server_is_told(
             "trips_0001.cell KEY triple is missing",
         ),
         (
+            (
+                "ALTER TABLE trips_0001.cell DROP KEY triple, ADD KEY triple (row_key, column_name,"
+                " ref_key)"
+            ),
+            "trips_0001.cell KEY triple is missing",
+        ),
+        (
             "ALTER TABLE trips_0001.cell ENGINE = MyISAM",
             "trips_0001.cell ENGINE is MyISAM, wanted InnoDB",
         ),

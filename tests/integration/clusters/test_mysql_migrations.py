@@ -254,3 +254,22 @@ def test_of_two_who_make_it_at_once_one_does_and_the_other_finds_it(server: MySq
     for thread in threads:
         thread.join()
     assert sorted(done) == [[], [step.version for step in STEPS]]
+
+
+def test_a_table_of_a_shard_that_is_on_its_way_gets_checksums_too(
+    server: MySqlServer, empty_mariadb: MariaDB
+) -> None:
+    """A move gives it another name, and its rows come back with it."""
+    migrate(server, LAYOUT, create=True, steps=STEPS[:4])
+    empty_mariadb.sql("RENAME TABLE trips_0001.cell TO trips_0001.moved_cell")
+    assert [step.version for step in migrate(server, LAYOUT)] == [5]
+    for table in ("trips_0000.cell", "trips_0001.moved_cell"):
+        assert empty_mariadb.sql(f"SELECT crc FROM {table}") == []
+
+
+def test_a_step_changes_the_shards_that_the_datastore_has_whatever_its_caller_names(
+    server: MySqlServer,
+) -> None:
+    migrate(server, Layout("trips", 4, [0, 2]), create=True)
+    assert [step.version for step in migrate(server, LAYOUT, steps=LATER)] == [SCHEMA_VERSION + 1]
+    check_schema(server, LAYOUT, LATER)

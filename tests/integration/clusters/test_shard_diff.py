@@ -174,3 +174,15 @@ def test_the_command_exits_with_1_for_a_node_that_differs_or_is_away(
         assert (code, "c1/b is not compared" in output) == (1, True), output
     finally:
         minion.start()
+
+
+def test_the_remains_of_a_cell_that_no_side_has_in_good_order_stay(
+    clusters: dict[str, TestCluster], engine: ClusteredEngine
+) -> None:
+    move(clusters, engine, "c2")
+    hurt(clusters["c2"].servers["a"], f"UPDATE {TABLE} SET body = X'04' WHERE added_id = 69")
+    hurt(clusters["c1"].servers["a"], f"UPDATE {KEPT} SET body = X'05' WHERE added_id = 69")
+    found, *_ = diff(clusters).differences
+    assert (found.added_id, found.loses) == (69, True)
+    with pytest.raises(ProtectData, match="nothing dropped"):
+        mover.clean(admins(clusters), SHARD, engine.dictionaries.complete)

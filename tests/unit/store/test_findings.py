@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cellfeed.store.engines.contract.findings import NAMED_MAX, Findings
+from cellfeed.store.engines.contract.findings import NAMED_MAX, Finding, Findings
 
 
 def test_findings_beyond_those_that_are_named_are_counted_and_not_well() -> None:
@@ -26,3 +26,8 @@ def test_each_place_shard_and_kind_has_names_of_its_own() -> None:
     found.add("gap", "c1/b", "hole", 1)
     found.add("key", "c1/a", "lost", 1)
     assert (len(found.found), found.unnamed) == (NAMED_MAX + 3, 0)
+
+
+def test_the_last_id_of_a_finding_is_one_of_its_cells() -> None:
+    found = Finding("gap", "c1/a", "holes", 1, range(3, 6)).as_json()
+    assert (found["from"], found["to"]) == (3, 5)

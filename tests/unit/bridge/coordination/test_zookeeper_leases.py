@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cellfeed.bridge.coordination.zookeeper.client import ZooKeeperClient
+from cellfeed.bridge.coordination.contract import Session
+from cellfeed.bridge.coordination.zookeeper.client import Set, ZooKeeperClient
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from cellfeed.bridge.coordination.zookeeper.paths import birth_of
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
@@ -100,12 +102,8 @@ def test_a_lease_that_ran_out_while_zookeeper_was_away_ends_when_it_is_back(
     assert coordinator.members("billing") == []
 
 
-def test_a_member_from_before_the_history_changed_joins_the_group_that_is_there_now(
-    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator
-) -> None:
-    """ZooKeeper went back to an earlier disk, which has the member's znode: a member of that group
-    would get no shards, and nobody would see it."""
-    session = coordinator.join("billing", "a", TTL_S)
+def go_back(zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator, session: Session) -> None:
+    """ZooKeeper starts again with an earlier disk, and the coordinator has noticed it."""
     copy = zookeeper.tree.copy()
     coordinator.claim(session, "trips", [0])
     before = coordinator.lineage("billing")
@@ -118,8 +116,29 @@ def test_a_member_from_before_the_history_changed_joins_the_group_that_is_there_
             return False
 
     wait_until(noticed, "it is seen that the history is another one")
+
+
+def test_a_member_from_before_the_history_changed_joins_the_group_that_is_there_now(
+    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator
+) -> None:
+    """ZooKeeper went back to an earlier disk, which has the member's znode: a member of that group
+    would get no shards, and nobody would see it."""
+    session = coordinator.join("billing", "a", TTL_S)
+    go_back(zookeeper, coordinator, session)
     coordinator.join("billing", "b", TTL_S)
     renewed = coordinator.renew(session)
     assert renewed.epoch > session.epoch
     assert coordinator.members("billing") == ["a", "b"]
     assert set(coordinator.claim(renewed, "trips", [0])) == {0}
+
+
+def test_a_birth_is_above_the_one_that_zookeeper_has_where_the_datastore_has_lost_its_own(
+    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator, datastore: Datastore
+) -> None:
+    """Epochs and tokens of the members before must not come again."""
+    session = coordinator.join("billing", "a", TTL_S)
+    go_back(zookeeper, coordinator, session)
+    higher = birth_of(session.epoch) + 7
+    coordinator._base.commit([Set(coordinator._paths.group("billing"), str(higher).encode())])
+    datastore.state.commit({"coordination/billing/birth": None})
+    assert birth_of(coordinator.join("billing", "b", TTL_S).epoch) > higher

@@ -66,6 +66,30 @@ def test_what_was_read_before_an_erasure_is_neither_given_nor_kept(
         assert place in [record.offset for record in records(batches) if record.value is None]
 
 
+def test_the_end_that_was_kept_before_an_erasure_is_not_given_with_new_cells_behind_it(
+    store: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, place = Held(encode_range), BLOCK_CELLS + 3
+
+    async def read() -> tuple[list[Batch], list[Batch]]:
+        with ThreadPoolExecutor(4) as executor:
+            blocks = Blocks(store.engine, executor)
+            await blocks.read(ALL, 0, place, BLOCK_CELLS + 10, EPOCH, ENDLESS)
+            fill(store, 10)
+            monkeypatch.setattr(blocks_module, "encode_range", held)
+            early = asyncio.create_task(
+                blocks.read(ALL, 0, place, BLOCK_CELLS + 20, EPOCH, ENDLESS)
+            )
+            await asyncio.get_running_loop().run_in_executor(None, held.has_read.wait)
+            store.engine.erase(store.engine.scan(0, place, 1)[0].row_key)
+            blocks.erased(0)
+            held.go_on.set()
+            return await early, await blocks.read(ALL, 0, place, BLOCK_CELLS + 20, EPOCH, ENDLESS)
+
+    for batches in asyncio.run(read()):
+        assert place in [record.offset for record in records(batches) if record.value is None]
+
+
 def test_ends_of_several_logs_that_were_read_before_an_erasure_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

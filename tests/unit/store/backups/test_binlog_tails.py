@@ -18,6 +18,7 @@ from cellfeed.store.backups.binlogs.covered import superfluous
 from cellfeed.store.backups.binlogs.piece import PieceHead
 from cellfeed.store.backups.binlogs.tailed_folder import with_tails
 from cellfeed.store.backups.binlogs.transactions import AddedCell, EpochBegin, Transaction
+from cellfeed.store.backups.binlogs.verify import verify_archive
 from cellfeed.store.backups.check import read_segment
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.due import Archived, Report
@@ -27,7 +28,7 @@ from cellfeed.store.backups.marker import MANIFEST
 from cellfeed.store.backups.sealed import PLAIN
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import InvalidRequest, ProtectData
+from cellfeed.store.errors import InvalidRequest, ProtectData, StorageUnavailable
 from cellfeed.store.histories import History
 from tests.support.rides import rides
 
@@ -261,3 +262,28 @@ def test_a_gap_is_reported_until_a_whole_backup_has_begun_behind_it() -> None:
 def test_an_embedded_datastore_has_no_binlogs() -> None:
     with pytest.raises(InvalidRequest, match="an embedded datastore has none"):
         check_config(Config(backups=[BackupsConfig("backups", binlogs=True)]))
+
+
+def test_a_tail_is_added_to_the_newest_backup_that_is_whole(
+    store: Datastore, folder: BackupFolder, tmp_path: Path
+) -> None:
+    whole = backed_up(store, folder)
+    archived(store, folder, "c1", under(epoch_of(store), written(store, 10)))
+    damaged = backed_up(store, folder)
+    (damaged.path / damaged.manifest.files[0].name).unlink()
+    with with_tails(folder, "trips", None, tmp_path / "binlogs.restoring") as found:
+        assert [each.backup.manifest.onto for each in found.tails] == [whole.name]
+
+
+def test_a_place_that_does_not_answer_is_no_damage_of_an_archive(
+    store: Datastore, folder: BackupFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = archived(store, folder, "c1", under(epoch_of(store), written(store, 10)))
+    assert verify_archive(archive, None) == (1, [])
+
+    def silent(*_: object) -> None:
+        raise StorageUnavailable("the bucket does not answer")
+
+    monkeypatch.setattr(archive, "pieces", silent)
+    with pytest.raises(StorageUnavailable):
+        verify_archive(archive, None)

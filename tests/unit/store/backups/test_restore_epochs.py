@@ -76,3 +76,19 @@ def test_five_hundred_restores_of_restores_have_room() -> None:
         epoch = max(epoch_of_next_history(epoch), epoch + EPOCHS_LEFT_OUT)
     assert EPOCH_MAX // (EPOCHS_LEFT_OUT + EPOCHS_DRAWN) >= 511
     assert epoch <= EPOCH_MAX
+
+
+def test_cells_that_a_restore_adds_are_no_earlier_than_those_before_them(tmp_path: Path) -> None:
+    """By a clock that stands behind the one of the store that was backed up."""
+    folder = BackupFolder(tmp_path / "backups")
+    with Datastore.open_embedded(tmp_path / "source", "trips", SHARDS) as source:
+        source.put_new_cells(rides(0, 100))
+        backup = create(folder, Source(source.engine, belongs))
+    last_us = backup.manifest.logs[0].last_created_at_us
+    row, log = bytes(16), backup.manifest.logs[0]
+    made = plan(folder.chain(backup), [], [], {0: log.watermark + 5}, 1, "a test", {0: [row]}).logs[
+        0
+    ]
+    assert [cell.created_at_us for cell in made.added] == [last_us, last_us]
+    assert made.last_created_at_us == last_us
+    assert [cell.added_id for cell in made.added] == [log.watermark + 5, log.watermark + 6]

@@ -14,7 +14,11 @@ from cellfeed.store.clusters.model import promises
 from cellfeed.store.clusters.model.promises import promise, promised_epoch, refuse_promised
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.operating import never_replicated, replication_mode
+from cellfeed.store.clusters.operating import (
+    never_replicated,
+    present_role,
+    replication_mode,
+)
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.node import StorageNode
 from cellfeed.store.clusters.serving.node_view import NodeView
@@ -194,3 +198,22 @@ def test_the_lag_is_as_old_as_the_oldest_cell_of_the_shards_that_are_most_behind
     nodes["a"].why_not = "away"
     status = cluster_status(cluster)
     assert (status.lag_cells, status.lag_cells_max, status.lag_s) == (None, None, None)
+
+
+def test_the_role_under_the_lock_is_the_one_that_a_promotion_before_it_made(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came between the look for the nodes to lock and the lock."""
+    role = ROLE
+    monkeypatch.setattr(present_role, "cluster_role", lambda _: (role, {}))
+
+    @contextmanager
+    def locked(*_: object) -> Any:
+        nonlocal role
+        role = ROLE.promoted("b", ["c"], "0-1-9", ROLE.epoch + 1)
+        yield
+
+    monkeypatch.setattr(present_role, "promotion_lock", locked)
+    cluster = as_cluster(servers)
+    with present_role.locked_role(cluster, cluster) as found:
+        assert (found.epoch, found.master) == (ROLE.epoch + 1, "b")

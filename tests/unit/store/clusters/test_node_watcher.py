@@ -17,7 +17,7 @@ from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.node import NodeEngine, StorageNode
 from cellfeed.store.engines.contract.values import Head, Look
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.errors import DataDamaged, StorageUnavailable
+from cellfeed.store.errors import DataDamaged, ProtectData, StorageUnavailable
 
 ROLE = msgspec.json.encode(Role("c1", epoch=1, master="n1", minions=["n2"]))
 HEADS = {0: Head(0, 5, 5, 1, 0, 0)}
@@ -195,3 +195,17 @@ def test_damage_is_forgotten_when_the_node_is_away(node: StorageNode, engine: Sc
     wait_for(lambda: node.why_not == "away")
     wait_for(lambda: not node.is_damaged)
     assert node.damaged is None
+
+
+def test_a_node_whose_storage_is_refused_takes_no_part_with_its_last_report(
+    node: StorageNode, engine: Scripted
+) -> None:
+    """It may be another datastore's by now: its counters are no watermark."""
+    node.wait(node.ask())
+    wait_for(lambda: node.view is not None)
+    engine.fails = ProtectData("it holds datastore 'other'")
+    wait_for(lambda: node.refused is not None)
+    assert node.view is None
+    engine.fails = None
+    wait_for(lambda: node.view is not None)
+    assert node.refused is None

@@ -61,7 +61,8 @@ def _joined(
     kept = [each.piece for each in run]
     parts: list[bytes] = []
     start = 0
-    for at in [at for at, piece in enumerate(kept) if piece is None]:
+    for _ in range(kept.count(None)):
+        at = kept.index(None, start)
         parts.append(b"".join(kept[start:at]))  # type: ignore[arg-type]
         parts += pieces[run[at]]
         start = at + 1

@@ -2,16 +2,65 @@
 every request, from another one on each time, and most of them as before.
 
 A partition whose row is the same bytes as in an earlier request is not read again. Its answer is
-kept as bytes until the partition becomes due.
+kept as bytes until the partition becomes due. A request that names the partitions of the one before
+from another one on is turned back, and compared with it as bytes: its cost grows with the rows that
+changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from cellfeed.bridge.gateway.fetch.partitions import AskedPartition, Partitions, Run
 from cellfeed.bridge.gateway.wire.fetch_request import FetchRequest, TopicKey, row_format
 from cellfeed.store.following.heads import LogHeads
+
+_PARTITION: Final = 4
+"""Bytes of the partition, which comes first in a row."""
+
+_TOGETHER: Final = 64
+"""Rows that are compared at once."""
+
+_MISSES_MAX: Final = 3
+"""Requests in a new order after which a client's order is looked at in one of ``_TRIED_EVERY``."""
+
+_TRIED_EVERY: Final = 64
+
+
+class _Order:
+    """The rows of one topic in the order of an earlier request, each as it was asked last, and
+    their partitions. Each partition has one row."""
+
+    def __init__(self, region: bytes, run: list[AskedPartition], places: dict[bytes, int]) -> None:
+        self.region = region
+        self.run = run
+        self._places = places
+
+    @classmethod
+    def of(cls, region: bytes, run: list[AskedPartition], size: int) -> _Order | None:
+        """None where a partition has two rows."""
+        places = {region[at : at + _PARTITION]: at for at in range(0, len(region), size)}
+        return cls(region, run, places) if len(places) == len(run) else None
+
+    def start_of(self, region: bytes) -> int | None:
+        """Where in this order the first row of ``region`` stands, in bytes."""
+        return self._places.get(region[:_PARTITION])
+
+    def changed(self, region: bytes, size: int) -> list[int] | None:
+        """Where rows of ``region``, in this order, are others, in bytes; None where one of them is
+        of another partition."""
+        found: list[int] = []
+        for first in range(0, len(region), _TOGETHER * size):
+            end = first + _TOGETHER * size
+            if region[first:end] == self.region[first:end]:
+                continue
+            for at in range(first, min(end, len(region)), size):
+                if region[at : at + size] != self.region[at : at + size]:
+                    if region[at : at + _PARTITION] != self.region[at : at + _PARTITION]:
+                        return None
+                    found.append(at)
+        return found
 
 
 class RepeatedFetch(Partitions):
@@ -23,6 +72,9 @@ class RepeatedFetch(Partitions):
         self._rows: dict[AskedPartition, bytes] = {}
         self._topics: Sequence[tuple[TopicKey, bytes]] = ()
         self._runs: list[Run] = []
+        self._orders: dict[TopicKey, _Order] = {}
+        self._misses = 0
+        """Requests in a row that came in a new order."""
         self._coding: tuple[int, bool] | None = None
 
     def follow(self, request: FetchRequest) -> list[Run]:
@@ -31,9 +83,16 @@ class RepeatedFetch(Partitions):
         if coding != self._coding:
             for each in self.all():
                 self._drop(each)
-            self._coding, self._topics = coding, ()
-        if request.topics != self._topics:
-            rows = row_format(request.version)
+            self._coding, self._topics, self._runs = coding, (), []
+            self._orders.clear()
+        if request.topics == self._topics:
+            return self._runs
+        rows = row_format(request.version)
+        moved = self._moved(request.topics, rows.struct.size)
+        if moved is not None:
+            self._runs, self._topics = moved, request.topics
+        else:
+            self._orders.clear()
             self._runs = [
                 (topic, self._run(topic, rows.rows(region))) for topic, region in request.topics
             ]
@@ -44,6 +103,51 @@ class RepeatedFetch(Partitions):
                     if each not in here:
                         self._drop(each)
         return self._runs
+
+    def _moved(self, topics: Sequence[tuple[TopicKey, bytes]], size: int) -> list[Run] | None:
+        """The runs of a request for the partitions of the last one, in their order, from another
+        one of them on. None where it is another request; nothing is changed then."""
+        if _shape(topics) != _shape(self._topics):
+            return None
+        if not self._orders and not self._keep_orders(size):
+            return None
+        turned: list[tuple[_Order, TopicKey, bytes, int, list[int]]] = []
+        for topic, region in topics:
+            order = self._orders[topic]
+            start = order.start_of(region)
+            if start is None:
+                return None
+            back = len(region) - start
+            region = region[back:] + region[:back]
+            changed = order.changed(region, size)
+            if changed is None:
+                return None
+            turned.append((order, topic, region, start, changed))
+        self._misses = 0
+        for order, topic, region, _, changed in turned:
+            for at in changed:
+                self._ask_row(topic, region[at : at + size])
+            order.region = region
+        return [
+            (topic, order.run[start // size :] + order.run[: start // size])
+            for order, topic, _, start, _ in turned
+        ]
+
+    def _keep_orders(self, size: int) -> bool:
+        """Whether the order of the last request is kept now: rarely for a client that sends each
+        request in a new order."""
+        self._misses += 1
+        if self._misses > _MISSES_MAX and self._misses % _TRIED_EVERY:
+            return False
+        if len(dict(self._topics)) != len(self._topics):
+            return False
+        for (topic, region), (_, run) in zip(self._topics, self._runs, strict=True):
+            order = _Order.of(region, run, size)
+            if order is None:
+                self._orders.clear()
+                return False
+            self._orders[topic] = order
+        return True
 
     def _run(self, topic: TopicKey, rows: list[bytes]) -> list[AskedPartition]:
         by_row = self._by_row.setdefault(topic, {})
@@ -69,3 +173,7 @@ class RepeatedFetch(Partitions):
         row = self._rows.pop(asked, None)
         if row is not None:
             del self._by_row[asked.topic][row]
+
+
+def _shape(topics: Sequence[tuple[TopicKey, bytes]]) -> list[tuple[TopicKey, int]]:
+    return [(topic, len(region)) for topic, region in topics]

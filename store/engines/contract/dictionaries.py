@@ -34,7 +34,8 @@ from cellfeed.store.errors import CellfeedError, DictionaryLost, StorageUnavaila
 
 REFRESH_S: Final = 5.0
 """Longest time for which puts use dictionaries that they have read, in seconds: a small table is
-read that often, and another process's dictionary taken this soon."""
+read that often, and another process's dictionary taken this soon. A process takes its own at
+once."""
 
 _log = logging.getLogger("cellfeed.dictionaries")
 
@@ -184,7 +185,8 @@ class DictionariesOfPuts:
         return last.in_use
 
     def forget(self) -> None:
-        """Makes the next put read the dictionaries in use: one of them was retired."""
+        """Makes the next put read the dictionaries in use: one was retired, or this process has put
+        one to use."""
         with self._lock:
             self._last = None
 

@@ -6,7 +6,7 @@ Values are X'..' literals made here from bytes and numbers; names are checked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pymysql
@@ -44,6 +44,8 @@ class MySqlDictionaries:
         self._server = server
         self._guard = Guard(server, meta)
         self._contents, self._turns = f"{meta}.dictionary", f"{meta}.dictionary_turn"
+        self.on_use: Callable[[], None] = lambda: None
+        """Called when the column of a dictionary has a turn: puts of this process may take it."""
 
     def find(self, dictionary_id: int) -> Dictionary | None:
         with self._server.connection() as connection:
@@ -104,6 +106,7 @@ class MySqlDictionaries:
             unless_there=True,
         )
         failpoint("mysql.dictionary.after_use")
+        self.on_use()
         return written
 
     def stop_using(self, dictionary_id: int, terms: WriteTerms | None = None) -> Stopped:

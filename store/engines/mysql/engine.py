@@ -100,6 +100,7 @@ class MySqlEngine:
         counters = CounterLocks(self._server, self._meta, clock_us)
         self._put = PutStatements(self._server, self._meta, self._database, counters)
         self._dictionaries_of_puts = DictionariesOfPuts(self._dictionaries)
+        self._dictionaries.on_use = self._dictionaries_of_puts.forget
         known_dictionaries.add_source(self._dictionaries.find, single_node=True)
         self._trim = TrimStatements(self._server, self._meta, self._database, counters)
         self._erase = EraseStatements(self._server, self._meta, self._database, counters)

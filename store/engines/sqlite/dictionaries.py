@@ -4,7 +4,7 @@ its bodies need. Promises C1–C4."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 
@@ -38,6 +38,8 @@ class SqliteDictionaries:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
+        self.on_use: Callable[[], None] = lambda: None
+        """Called when the column of a dictionary has a turn: puts of this process may take it."""
 
     def find(self, dictionary_id: int) -> Dictionary | None:
         with self._file.read() as connection:
@@ -92,6 +94,7 @@ class SqliteDictionaries:
                 == 1
             )
         failpoint("sqlite.dictionary.after_use")
+        self.on_use()
         return written
 
     def stop_using(self, dictionary_id: int) -> Stopped:

@@ -32,6 +32,7 @@ class SqlitePuts:
     ) -> None:
         self._file = file
         self._dictionaries = DictionariesOfPuts(dictionaries)
+        dictionaries.on_use = self._dictionaries.forget
         self._codec = codec
         self._clock_us = clock_us
         self._columns_seen: set[str] = set()

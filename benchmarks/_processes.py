@@ -133,7 +133,7 @@ def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -
 def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     from cellfeed.bridge.coordination.in_store import StoreCoordinator
     from cellfeed.bridge.gateway.config import GatewayConfig
-    from cellfeed.bridge.gateway.server import run_gateway
+    from cellfeed.bridge.gateway.run import run_gateway
     from cellfeed.store.datastore import Datastore
 
     config = GatewayConfig(port=0, registry_port=0, group_initial_delay_s=0)

@@ -31,16 +31,14 @@ from benchmarks import Figure
 from benchmarks.put_http import taxi_cells
 from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat, decode_envelope
 from cellfeed.bridge.events.formats import WIRE_HEAD
-from cellfeed.bridge.events.record_batch import (
-    decode_record_batches,
-    encode_record_batch,
-    frame_records,
-)
+from cellfeed.bridge.events.record_batch import encode_record_batch, frame_records
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.bridge.events.record_keys import record_keys
 from cellfeed.bridge.typed.body_schema import body_schema
+from cellfeed.bridge.typed.stored_columns import Settings, Version
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
-from cellfeed.bridge.typed.versions import Settings, Version, register
+from cellfeed.bridge.typed.versions import register
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
 from cellfeed.store.api import CellToPut

@@ -15,59 +15,20 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, TypeVar
 
 import msgspec
 import psutil
 
+from cellfeed.process_reports import ProcessEntry, Ready, Stopped, Troubles, replace_file, said
+from cellfeed.running import began_s, end_process, running_process
 from cellfeed.store.background import LoopTrouble
 from cellfeed.store.backups.due import Report
 from cellfeed.store.errors import InvalidRequest, NotFound
-
-_S = TypeVar("_S", bound=msgspec.Struct)
-
-STOP_TIMEOUT_S: Final = 40.0
-"""From SIGTERM to SIGKILL: longer than the longest drain (a trigger's, 30 s)."""
-
-
-class ProcessEntry(msgspec.Struct, frozen=True):
-    """One line of processes.json."""
-
-    name: str
-    kind: str
-    pid: int
-    ports: dict[str, int]
-    log: str
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """The report of a process once it serves. ``began_s``, seconds from the machine's start,
-    distinguishes it from a later process with the same pid. It stays true when somebody sets the
-    clock."""
-
-    pid: int
-    began_s: float
-    ports: dict[str, int]
-
-
-class Troubles(msgspec.Struct, frozen=True):
-    """The report of a process about its loops."""
-
-    pid: int
-    loops: list[LoopTrouble]
-
-
-class Stopped(msgspec.Struct, frozen=True):
-    """The work that a process has stopped, in words, while it does the rest."""
-
-    pid: int
-    reasons: list[str]
 
 
 class RunDir:
@@ -135,7 +96,7 @@ class RunDir:
                 entries.append(entry)
             else:
                 entries[place] = entry
-            _replace(
+            replace_file(
                 self._processes, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n"
             )
         self._missing(entry.name).unlink(missing_ok=True)
@@ -150,7 +111,7 @@ class RunDir:
 
     def say_missing(self, name: str, reason: str) -> None:
         """Notes that a process is to run and could not be started; :meth:`record` ends it."""
-        _replace(self._missing(name), reason.encode())
+        replace_file(self._missing(name), reason.encode())
 
     def missing(self) -> dict[str, str]:
         """By name, why it could not be started."""
@@ -167,14 +128,14 @@ class RunDir:
 
     def say_troubles(self, name: str, loops: Sequence[LoopTrouble]) -> None:
         """Called by a process when one of its loops dies, or a dead one is closed."""
-        _replace(
+        replace_file(
             self.path / "troubles" / f"{name}.json",
             msgspec.json.encode(Troubles(os.getpid(), list(loops))),
         )
 
     def say_stopped(self, name: str, reasons: Sequence[str]) -> None:
         """Called by a process when a part of its work stops, or resumes."""
-        _replace(
+        replace_file(
             self.path / "stopped" / f"{name}.json",
             msgspec.json.encode(Stopped(os.getpid(), list(reasons))),
         )
@@ -186,10 +147,10 @@ class RunDir:
         if process is None:
             return []
         found: list[str] = []
-        died = _said(self.path / "troubles" / f"{name}.json", Troubles)
+        died = said(self.path / "troubles" / f"{name}.json", Troubles)
         if died is not None and died.pid == process.pid:
             found += [str(each) for each in died.loops if not each.is_over(now_s)]
-        stopped = _said(self.path / "stopped" / f"{name}.json", Stopped)
+        stopped = said(self.path / "stopped" / f"{name}.json", Stopped)
         if stopped is not None and stopped.pid == process.pid:
             found += stopped.reasons
         return found
@@ -198,7 +159,7 @@ class RunDir:
 
     def say_recovery(self, name: str, report: Report) -> None:
         """Called by a process that takes backups, after each look at their folder."""
-        _replace(self._recovery(name), msgspec.json.encode(report))
+        replace_file(self._recovery(name), msgspec.json.encode(report))
 
     def recovery(self, name: str) -> Report:
         """The last report of the process of that name, also of one that no longer runs."""
@@ -215,8 +176,8 @@ class RunDir:
     def say_ready(self, name: str, ports: dict[str, int], pid: int | None = None) -> None:
         """Called by a process once it serves, or with the pid of one that cannot say so itself."""
         process = psutil.Process(pid)
-        _replace(
-            self._ready(name), msgspec.json.encode(Ready(process.pid, _began_s(process), ports))
+        replace_file(
+            self._ready(name), msgspec.json.encode(Ready(process.pid, began_s(process), ports))
         )
 
     def ready(self, name: str) -> Ready | None:
@@ -238,33 +199,11 @@ class RunDir:
         """SIGTERM, and SIGKILL when it does not end in time; False when it had to be killed. Never
         touches another process that has its pid now."""
         process = self._running(name)
-        if process is None:
-            return True
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except psutil.TimeoutExpired:
-                process.kill()
-                process.wait(10)
-                return False
-        return True
+        return process is None or end_process(process)
 
     def _running(self, name: str) -> psutil.Process | None:
         ready = self.ready(name)
-        if ready is None:
-            return None
-        try:
-            process = psutil.Process(ready.pid)
-            if (
-                abs(_began_s(process) - ready.began_s) < 0.05
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
-                return process
-        except psutil.NoSuchProcess:
-            pass
-        return None
+        return None if ready is None else running_process(ready.pid, ready.began_s)
 
     def _ready(self, name: str) -> Path:
         return self.path / "ready" / f"{name}.json"
@@ -305,24 +244,3 @@ class RunDir:
         with (self.path / name).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _began_s(process: psutil.Process) -> float:
-    # psutil adds the time of boot by the wall clock, which moves when the clock is set; taken off
-    # again, clock ticks since boot are left.
-    return process.create_time() - psutil.boot_time()
-
-
-def _said(path: Path, kind: type[_S]) -> _S | None:
-    """The report that a process wrote there; None where it wrote nothing, or its file is
-    damaged."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    staged = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    staged.write_bytes(content)
-    staged.replace(path)

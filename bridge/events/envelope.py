@@ -11,26 +11,20 @@ output of :class:`~cellfeed.bridge.events.formats.JsonFormat`.
 from __future__ import annotations
 
 import re
-from binascii import unhexlify
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
+from cellfeed.bridge.events.decoded_event import DecodedEvent, checked_event, row_key_of
 from cellfeed.bridge.events.formats import WIRE_HEAD, AvroFormat, EventFormat, JsonFormat
 from cellfeed.bridge.events.record_headers import ADDED_ID, COLUMN_NAME, REF_KEY
 from cellfeed.bridge.events.varints import read_varint, varint
 from cellfeed.store.cells.canonical_json import canonical_from_json
 from cellfeed.store.cells.cell import ERASED_JSON, StoredCell, check_column_name, microseconds
 from cellfeed.store.errors import CellfeedError, DataDamaged
-from cellfeed.store.limits import (
-    ADDED_ID_MAX,
-    BODY_BYTES_MAX,
-    REF_KEY_MAX,
-    REF_KEY_MIN,
-    SHARDS_STORED_MAX,
-)
+from cellfeed.store.limits import BODY_BYTES_MAX
 
 __all__ = [
     "AvroFormat",
@@ -41,14 +35,10 @@ __all__ = [
     "decode_record",
 ]
 
-MOMENT_US_MAX: Final = 253_402_300_800_000_000
-"""Microseconds from 1970 to the year 10000, which no calendar of ours reaches: a later moment is
-damage."""
 
 _KEY_AT: Final = WIRE_HEAD.size + 1
 _KEY_END: Final = _KEY_AT + 36
 _KEY_LENGTH: Final = varint(36)[0]
-_HYPHEN: Final = ord("-")
 
 _columns: dict[bytes, str] = {}
 _COLUMNS_KEPT_MAX: Final = 10_000
@@ -66,19 +56,6 @@ _JSON: Final = re.compile(
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _text: Final = msgspec.json.Decoder(str).decode
 _json_format: Final = JsonFormat()
-
-
-class DecodedEvent(NamedTuple):
-    """A cell as a record carries it. ``row_key`` is 16 bytes; ``body_json`` canonical JSON;
-    ``created_at_us`` microseconds since 1970 UTC."""
-
-    shard: int
-    added_id: int
-    row_key: bytes
-    column_name: str
-    ref_key: int
-    created_at_us: int
-    body_json: bytes
 
 
 def decode_envelope(value: bytes | None) -> DecodedEvent:
@@ -105,25 +82,7 @@ def decode_envelope(value: bytes | None) -> DecodedEvent:
         raise DataDamaged(
             f"a record of {len(value)} bytes is not a cell: {type(error).__name__}: {error}"
         ) from error
-    return _checked(event)
-
-
-def _checked(event: DecodedEvent) -> DecodedEvent:
-    if not (
-        0 <= event.shard < SHARDS_STORED_MAX
-        and 0 <= event.added_id <= ADDED_ID_MAX
-        and REF_KEY_MIN <= event.ref_key <= REF_KEY_MAX
-    ):
-        raise DataDamaged(
-            f"a record names shard {event.shard}, added_id {event.added_id} and ref key"
-            f" {event.ref_key}, which no cell can have"
-        )
-    if not 0 <= event.created_at_us < MOMENT_US_MAX:
-        raise DataDamaged(
-            f"a record was made at {event.created_at_us} microseconds since 1970, which is no"
-            " moment of a log"
-        )
-    return event
+    return checked_event(event)
 
 
 def decode_record(
@@ -147,7 +106,7 @@ def decode_record(
         event = DecodedEvent(
             shard,
             added_id,
-            _row_key(key or b""),
+            row_key_of(key or b""),
             check_column_name(column.decode()),
             ref_key,
             timestamp_ms * 1000,
@@ -157,7 +116,7 @@ def decode_record(
         raise DataDamaged(
             f"a record without a value names no erased cell: {type(error).__name__}: {error}"
         ) from error
-    return _checked(event)
+    return checked_event(event)
 
 
 def _decode_avro(value: bytes) -> DecodedEvent:
@@ -188,7 +147,7 @@ def _decode_avro(value: bytes) -> DecodedEvent:
     return DecodedEvent(
         shard,
         added_id,
-        _row_key(value[_KEY_AT:_KEY_END]),
+        row_key_of(value[_KEY_AT:_KEY_END]),
         column_name,
         ref_key,
         created_at_us,
@@ -209,7 +168,7 @@ def _decode_json(value: bytes) -> DecodedEvent:
     event = DecodedEvent(
         int(shard),
         int(added_id),
-        _row_key(key),
+        row_key_of(key),
         check_column_name(_text(column)),
         int(ref_key),
         created_at_us,
@@ -221,18 +180,6 @@ def _decode_json(value: bytes) -> DecodedEvent:
     if _json_format.encode(event.shard, cell, key, body_json) != value:
         raise DataDamaged("a record is JSON, but not as cellfeed writes it")
     return event
-
-
-def _row_key(key: bytes) -> bytes:
-    digits = key.replace(b"-", b"")
-    if not (
-        len(key) == 36
-        and len(digits) == 32
-        and key[8] == key[13] == key[18] == key[23] == _HYPHEN
-        and key == key.lower()
-    ):
-        raise DataDamaged(f"a record's row key {key[:40]!r} is not the lower-case text of a UUID")
-    return unhexlify(digits)
 
 
 def _column_name(column: bytes) -> str:

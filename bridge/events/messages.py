@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from confluent_kafka import Message
 
-from cellfeed.bridge.events.envelope import DecodedEvent, decode_envelope, decode_record
+from cellfeed.bridge.events.decoded_event import DecodedEvent
+from cellfeed.bridge.events.envelope import decode_envelope, decode_record
 
 
 def cell_of_message(message: Message) -> DecodedEvent:

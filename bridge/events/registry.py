@@ -6,25 +6,37 @@ Those whose bodies are typed have the versions of their column
 (:mod:`cellfeed.bridge.typed.versions`). Those with milliseconds have an envelope of their own, and
 all others share those of the cell envelope. Keys are plain text and have no subject.
 
-**Ids** are derived, not handed out. An id is the first four bytes of the SHA-256 of the schema's
-JSON, as a big-endian integer without its sign bit. That JSON has sorted keys, no spaces and no
-``doc``. So every process, machine and restart gives a schema the same id without asking anybody.
-Two schemas that read bytes differently have different ids, and a better explanation of a field
-changes nothing. A version, once released, stays in ``ENVELOPE_VERSIONS`` for ever, because records
-with its id lie in other people's topics; a test freezes the ids.
+Ids follow from schemas (:mod:`cellfeed.bridge.events.schema_id`). A version, once released, stays
+in ``ENVELOPE_VERSIONS`` for ever, because records with its id lie in other people's
+topics; a test freezes the ids.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import cellfeed.schemas
 from cellfeed.bridge.events.avro_text import NOT_AVRO, checked_avro
 from cellfeed.bridge.events.formats import CreatedAt
+from cellfeed.bridge.events.registered_schema import (
+    COMPATIBILITY,
+    NoTypedSchemas,
+    RegisteredSchema,
+    TypedSchemas,
+    registered,
+)
+from cellfeed.bridge.events.registry_errors import (
+    INVALID_SCHEMA,
+    INVALID_VERSION,
+    OPERATION_NOT_PERMITTED,
+    SCHEMA_NOT_FOUND,
+    SUBJECT_NOT_FOUND,
+    VERSION_NOT_FOUND,
+    RegistryError,
+)
+from cellfeed.bridge.events.schema_id import meaning_of, schema_id_of
 
 ENVELOPE_VERSIONS: Final = ("cell_envelope",)
 """Names in ``schemas/avro`` of every version of the envelope, oldest first. Records are written
@@ -33,62 +45,8 @@ with the last one; none is ever removed or edited."""
 MILLIS_VERSIONS: Final = ("cell_envelope_millis",)
 """Likewise of the envelope whose ``created_at`` is in milliseconds."""
 
-COMPATIBILITY: Final = "FULL_TRANSITIVE"
-"""The compatibility of a new version with all older ones: fields come and go only with defaults, so
-that any reader reads any record."""
 
 SUBJECT_SUFFIX: Final = "-value"
-
-SUBJECT_NOT_FOUND: Final = 40401
-VERSION_NOT_FOUND: Final = 40402
-SCHEMA_NOT_FOUND: Final = 40403
-INVALID_SCHEMA: Final = 42201
-INVALID_VERSION: Final = 42202
-OPERATION_NOT_PERMITTED: Final = 42205
-"""Error codes of Confluent's Schema Registry API; the first three digits are the HTTP status."""
-
-
-class RegistryError(Exception):
-    """A call that the registry refuses, with the code that Confluent's clients know. The
-    registry's HTTP application answers it."""
-
-    def __init__(self, error_code: int, message: str) -> None:
-        super().__init__(message)
-        self.error_code = error_code
-
-    @property
-    def status(self) -> int:
-        """The HTTP status that the code implies."""
-        return self.error_code // 100 if self.error_code > 999 else self.error_code
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredSchema:
-    """One version of a subject's schema. Readers get ``text``; ``version`` counts from 1."""
-
-    version: int
-    schema_id: int
-    text: str
-
-
-def schema_id_of(schema: object) -> int:
-    """The id of a parsed Avro schema: positive and below 2**31. See the module's head for how it is
-    derived."""
-    return (
-        int.from_bytes(
-            hashlib.sha256(meaning_of(schema).encode(errors="surrogatepass")).digest()[:4], "big"
-        )
-        & 0x7FFFFFFF
-        or 1
-    )
-
-
-def meaning_of(schema: object) -> str:
-    """The text that ids follow from: the same for two parsed Avro schemas that differ in
-    explanations only."""
-    return json.dumps(
-        _without_docs(schema), sort_keys=True, separators=(",", ":"), ensure_ascii=False
-    )
 
 
 def envelope_name(created_at: CreatedAt = "micros") -> str:
@@ -100,30 +58,6 @@ def envelope_schema_id(created_at: CreatedAt = "micros") -> int:
     """The id of the envelope that is written now:
     :class:`cellfeed.bridge.events.formats.AvroFormat` puts it before each value."""
     return schema_id_of(cellfeed.schemas.load_avro(envelope_name(created_at)))
-
-
-class TypedSchemas(Protocol):
-    """The schemas of topics whose bodies are typed. Both may block, and look again at the
-    registered versions."""
-
-    def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
-        """Its versions, oldest first, and the rule that a new one must keep, as Confluent calls it;
-        no versions for a topic that is not typed."""
-        ...
-
-    def by_id(self, schema_id: int) -> RegisteredSchema | None: ...
-
-
-class NoTypedSchemas:
-    """Of a datastore without any."""
-
-    def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
-        del topic
-        return [], COMPATIBILITY
-
-    def by_id(self, schema_id: int) -> RegisteredSchema | None:
-        del schema_id
-        return None
 
 
 class SchemaRegistry:
@@ -154,11 +88,11 @@ class SchemaRegistry:
         self._unlisted = unlisted
         self._typed: TypedSchemas = typed or NoTypedSchemas()
         self._versions = [
-            _registered(number, cellfeed.schemas.avro_text(name))
+            registered(number, cellfeed.schemas.avro_text(name))
             for number, name in enumerate(versions, start=1)
         ]
         self._millis = [
-            _registered(number, cellfeed.schemas.avro_text(name))
+            registered(number, cellfeed.schemas.avro_text(name))
             for number, name in enumerate(MILLIS_VERSIONS, start=1)
         ]
         self._has_millis = millis
@@ -281,24 +215,6 @@ class SchemaRegistry:
                 f"Subject {subject!a:.300} not found; a subject is the name of an Avro topic and"
                 f" {SUBJECT_SUFFIX!r}",
             )
-
-
-def _registered(number: int, text: str) -> RegisteredSchema:
-    schema = json.loads(text)
-    return RegisteredSchema(
-        number, schema_id_of(schema), json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
-    )
-
-
-def _without_docs(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        # Only an object with a type has documentation; in a default value "doc" is data.
-        return {
-            name: _without_docs(value)
-            for name, value in schema.items()
-            if name != "doc" or "type" not in schema
-        }
-    return [_without_docs(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def _parsed(schema_text: object, schema_type: object) -> Any:

@@ -14,9 +14,10 @@ import cellfeed.schemas
 from cellfeed.bridge.events.registry import SUBJECT_SUFFIX, envelope_name, envelope_schema_id
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.typed.declaration import check_layout
+from cellfeed.bridge.typed.stored_columns import Version
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
-from cellfeed.bridge.typed.versions import Version, id_in
+from cellfeed.bridge.typed.versions import id_in
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, ProtectData, Unavailable
 

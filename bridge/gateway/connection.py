@@ -15,12 +15,10 @@ import asyncio
 import itertools
 import logging
 import struct
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from cellfeed.bridge.gateway.apis import (
-    api_01_fetch,
     api_17_sasl_handshake,
     api_18_api_versions,
     api_36_sasl_authenticate,
@@ -34,23 +32,21 @@ from cellfeed.bridge.gateway.limits import (
     FRAME_BYTES_MAX,
     FRAME_TIMEOUT_S,
     IDLE_TIMEOUT_S,
-    LARGE_FRAME_BYTES,
     PEER_WARNINGS_MAX,
     PEER_WARNINGS_S,
     SEND_TIMEOUT_S,
     STOP_TIMEOUT_S,
 )
+from cellfeed.bridge.gateway.request import Request, parsed
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.users import ANONYMOUS
-from cellfeed.bridge.gateway.wire.fetch_request import read_fetch
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
 from cellfeed.bridge.gateway.wire.protocol import (
     API_VERSIONS,
     RequestHead,
     read_head,
-    read_request,
     write_response,
 )
 from cellfeed.bridge.gateway.wire.request_queue import RequestQueue
@@ -62,15 +58,6 @@ _refusals = LimitedWarnings(
 _SMALLEST_FRAME: Final = 10
 _SASL_HANDSHAKE: Final = api_17_sasl_handshake.KEY
 _SASL_AUTHENTICATE: Final = api_36_sasl_authenticate.KEY
-
-
-class _Request:
-    """A frame that was read and parsed."""
-
-    def __init__(self, head: RequestHead, body: object) -> None:
-        self.head = head
-        self.body = body
-        self.read_s = time.monotonic()
 
 
 _numbers: Final = itertools.count()
@@ -101,7 +88,7 @@ class Connection:
         self._writer = writer
         self._number = next(_numbers)
         self._host = str((writer.get_extra_info("peername") or ("?",))[0])
-        self._requests = RequestQueue[_Request]()
+        self._requests = RequestQueue[Request]()
         self._answering = False
         self._farewell_s = SEND_TIMEOUT_S
         self._on_known = on_known
@@ -173,7 +160,7 @@ class Connection:
                 ):
                     raise MalformedFrame("a request before authentication")
                 self._writer.writelines(
-                    await self._answer_unknown(await self._parsed(frame), authentication)
+                    await self._answer_unknown(await parsed(self._context, frame), authentication)
                 )
                 await self._writer.drain()
                 if authentication.has_failed:
@@ -184,7 +171,7 @@ class Connection:
         raise MalformedFrame(f"{AUTHENTICATION_REQUESTS_MAX} requests without an authentication")
 
     async def _answer_unknown(
-        self, request: _Request, authentication: Authentication
+        self, request: Request, authentication: Authentication
     ) -> list[bytes]:
         body: Any = request.body
         if request.head.api_key == _SASL_HANDSHAKE:
@@ -212,7 +199,7 @@ class Connection:
             async with self._large_frames.room() as room:
                 async with asyncio.timeout(FRAME_TIMEOUT_S):
                     frame = await read_frame(self._reader, size, room)
-                request = await self._parsed(frame)
+                request = await parsed(self._context, frame)
             await self._requests.put((request, size))
 
     async def _first_byte(self) -> bytes:
@@ -225,24 +212,6 @@ class Connection:
             except TimeoutError:
                 if not self._answering:
                     raise
-
-    async def _parsed(self, frame: bytes) -> _Request:
-        head = read_head(frame, FLEXIBLE_FROM)
-        api = APIS.get(head.api_key)
-        if api is None:
-            raise MalformedFrame(f"API key {head.api_key} is not spoken here")
-        if not api.versions[0] <= head.version <= api.versions[1]:
-            if head.api_key == API_VERSIONS:
-                return _Request(head, None)
-            raise MalformedFrame(
-                f"version {head.version} of API {head.api_key} is not spoken here;"
-                f" {api.versions[0]} to {api.versions[1]} are"
-            )
-        if head.api_key == api_01_fetch.KEY:
-            return _Request(head, read_fetch(frame, head))
-        if len(frame) > LARGE_FRAME_BYTES:
-            return _Request(head, await self._context.in_thread(read_request, frame, head))
-        return _Request(head, read_request(frame, head))
 
     # --- out --------------------------------------------------------------------------------------
 
@@ -265,7 +234,7 @@ class Connection:
                     raise
             self._answering = not self._requests.empty()
 
-    async def _answer(self, request: _Request) -> list[bytes]:
+    async def _answer(self, request: Request) -> list[bytes]:
         head = request.head
         if request.body is None:
             return [

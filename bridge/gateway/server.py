@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
-from uuid import UUID, uuid5
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.events.registry_http import registry_app
 from cellfeed.bridge.gateway.accepting import Acceptor
+from cellfeed.bridge.gateway.cluster_id import cluster_id_of
 from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.context import GatewayContext
 from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
@@ -31,22 +30,15 @@ from cellfeed.bridge.gateway.following import (
 from cellfeed.bridge.gateway.groups.active_groups import ActiveGroups
 from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
-from cellfeed.bridge.gateway.limits import (
-    COORDINATION_THREADS,
-)
+from cellfeed.bridge.gateway.limits import COORDINATION_THREADS
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.bridge.gateway.log.newest import Newest
 from cellfeed.bridge.gateway.metrics import GatewayMetrics, with_metrics
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.gateway.registry_server import RegistryServer
-from cellfeed.bridge.gateway.security.listeners import (
-    Listener as GatewayListener,
-)
-from cellfeed.bridge.gateway.security.listeners import (
-    check_listener,
-    is_loopback,
-)
+from cellfeed.bridge.gateway.security.listeners import Listener as GatewayListener
+from cellfeed.bridge.gateway.security.listeners import check_listener, is_loopback
 from cellfeed.bridge.gateway.security.users import read_security
 from cellfeed.bridge.gateway.served_topics import registry_of, topics_of
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
@@ -55,13 +47,10 @@ from cellfeed.store.background import keep_running
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData, StaleWriter
 from cellfeed.store.following.heads import LogHeads
-from cellfeed.store.gc_tuning import collect_seldom
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
 _THREADS: Final = 4
-_CLUSTER_IDS: Final = UUID("5d1c8a6e-2c1b-5b9e-9f57-1d0a7f6f2b11")
-"""For datastores that were made before histories had an identity."""
 
 
 class Gateway:
@@ -233,40 +222,6 @@ class Gateway:
         return host, port or self.ports[listener.name]
 
 
-def run_gateway(
-    datastore: Datastore,
-    coordinator: Coordinator,
-    config: GatewayConfig,
-    stop: threading.Event,
-    on_started: Callable[[int, int], None] | None = None,
-) -> None:
-    """Serves until ``stop`` is set; blocks. ``on_started`` gets both ports. Raises ProtectData for
-    an address beyond loopback, StaleWriter when another process has taken this gateway's name.
-    """
-
-    async def serve() -> None:
-        gateway = Gateway(datastore, coordinator, config)
-        await gateway.start()
-        superseded = gateway.superseded
-        if superseded is None:
-            raise RuntimeError("a gateway that was started knows of the others")
-        superseded.add_done_callback(lambda _: stop.set())
-        collect_seldom()
-        if on_started is not None:
-            on_started(gateway.port, gateway.registry_port)
-        await asyncio.get_running_loop().run_in_executor(None, stop.wait)
-        await gateway.stop()
-        if superseded.done() and not superseded.cancelled():
-            raise superseded.result()
-
-    try:
-        import uvloop  # CPython alone has it
-    except ImportError:
-        asyncio.run(serve())
-    else:
-        uvloop.run(serve())
-
-
 def _check_loopback(host: str) -> None:
     if not is_loopback(host):
         raise ProtectData(
@@ -274,10 +229,3 @@ def _check_loopback(host: str) -> None:
             " authentication listen on loopback only; for clients of other hosts give `listeners`"
             " with security sasl_tls"
         )
-
-
-def cluster_id_of(datastore: Datastore) -> str:
-    """The Kafka cluster id by which clients know the log: of the datastore's history, so another
-    one after a restore."""
-    history_id = datastore.history_id
-    return str(UUID(history_id)) if history_id else str(uuid5(_CLUSTER_IDS, datastore.name))

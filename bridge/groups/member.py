@@ -16,7 +16,8 @@ from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
 from cellfeed.bridge.groups.control import Control, Pause, notify_workers, poke_of
 from cellfeed.bridge.groups.division import Division
 from cellfeed.bridge.groups.membership import Membership
-from cellfeed.bridge.groups.progress_records import Progress, ProgressReporter
+from cellfeed.bridge.groups.progress_records import Progress
+from cellfeed.bridge.groups.progress_reporter import ProgressReporter
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
+from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,10 +35,8 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.trimming.needed import Need, needs
-from cellfeed.store.backups.point import Trim
-from cellfeed.store.cells.cell import moment
+from cellfeed.bridge.trimming.trim_history import HISTORY, TrimDeed
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import InvalidLocation, InvalidRequest, NotFound, ProtectData
 from cellfeed.store.indexes.trimmed import IndexedTrim
 
@@ -47,7 +45,6 @@ _log: Final = logging.getLogger("cellfeed.trim")
 _NAMED_MAX: Final = 5
 """Groups that a refusal names."""
 
-_HISTORY: Final = "trim-history/"
 
 OnProgress = Callable[[int], None]
 """Gets how many ids the log start has moved up by, after each step."""
@@ -66,17 +63,6 @@ class ShardPlan:
     @property
     def cells(self) -> int:
         return self.below - self.log_start
-
-
-class TrimDeed(msgspec.Struct, frozen=True):
-    """An entry of the history. ``shards``: of each the log start as it was, and as it was to be.
-    ``although``: groups that needed trimmed cells."""
-
-    by: str
-    because: str
-    at_us: int
-    shards: dict[int, tuple[int, int]]
-    although: list[str] = []
 
 
 class Trimming:
@@ -209,7 +195,7 @@ class Trimming:
             sorted(although),
         )
         state.commit(
-            {f"{_HISTORY}{deed.at_us:020d}-{secrets.token_hex(4)}": msgspec.msgpack.encode(deed)}
+            {f"{HISTORY}{deed.at_us:020d}-{secrets.token_hex(4)}": msgspec.msgpack.encode(deed)}
         )
         said = ", ".join(f"{plan.shard}:{plan.below}" for plan in plans[:20])
         _log.info(
@@ -220,35 +206,3 @@ class Trimming:
             " …" if len(plans) > 20 else "",
             by.because,
         )
-
-
-def trim_history(state: StateTable) -> list[TrimDeed]:
-    """Every trim that was begun, the earliest first."""
-    return [msgspec.msgpack.decode(each.value, type=TrimDeed) for each in state.list(_HISTORY)]
-
-
-def trims_in(entries: Iterable[tuple[str, bytes]]) -> list[Trim]:
-    """Every trim in the entries of a backup, shard by shard."""
-    deeds = [
-        msgspec.msgpack.decode(value, type=TrimDeed)
-        for key, value in entries
-        if key.startswith(_HISTORY)
-    ]
-    return [
-        Trim(shard, below, deed.at_us)
-        for deed in deeds
-        for shard, (_, below) in deed.shards.items()
-    ]
-
-
-def deed_line(deed: TrimDeed) -> str:
-    """An entry of the history as people read it."""
-    places = ", ".join(
-        f"{shard}:{before}→{after}" for shard, (before, after) in list(deed.shards.items())[:20]
-    )
-    more = " …" if len(deed.shards) > 20 else ""
-    missed = f", although {', '.join(deed.although)} needed them" if deed.although else ""
-    return (
-        f"{moment(deed.at_us):%Y-%m-%d %H:%M:%S} UTC {deed.by}: {places}{more} because"
-        f" {deed.because}{missed}"
-    )

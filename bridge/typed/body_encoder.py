@@ -33,22 +33,23 @@ table does not fit. Logical types are in ``logical_types.py``.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from cellfeed.bridge.events.varints import SMALL, VARINTS, varint
-from cellfeed.bridge.typed.body_schema import AvroType
+from cellfeed.bridge.events.varints import VARINTS, varint
+from cellfeed.bridge.typed.avro_types import AvroType
 from cellfeed.bridge.typed.logical_types import Encode, logical_encoder
 from cellfeed.bridge.typed.mismatch import SchemaMismatch, kind_of
-
-_TEXTS_KEPT_MAX: Final = 1_000
-"""Encoded texts that each string field keeps, of those that come again and again: a bound on
-memory."""
-
-_TEXT_KEPT_CHARACTERS_MAX: Final = 40
+from cellfeed.bridge.typed.scalar_encoders import (
+    encode_boolean,
+    encode_null,
+    enum_encoder,
+    floating_encoder,
+    integer_encoder,
+    string_encoder,
+)
 
 _MISSING: Final = object()
 
@@ -84,21 +85,21 @@ def _compiled(avro: AvroType, records: dict[str, Encode]) -> Encode:
             inner = _compiled(avro.items, records)
             return _array(inner) if avro.kind == "array" else _map(inner)
         case "enum":
-            return _enum(avro)
+            return enum_encoder(avro)
         case "string":
-            return _string()
+            return string_encoder()
         case "int":
-            return _integer(31, "int")
+            return integer_encoder(31, "int")
         case "long":
-            return _integer(63, "long")
+            return integer_encoder(63, "long")
         case "float":
-            return _floating("<f", "float")
+            return floating_encoder("<f", "float")
         case "double":
-            return _floating("<d", "double")
+            return floating_encoder("<d", "double")
         case "boolean":
-            return _boolean
+            return encode_boolean
         case _:
-            return _null
+            return encode_null
 
 
 def _record(avro: AvroType, records: dict[str, Encode]) -> Encode:
@@ -206,7 +207,7 @@ def _array(inner: Encode) -> Encode:
 
 
 def _map(inner: Encode) -> Encode:
-    text = _string()
+    text = string_encoder()
 
     def encode(value: Any) -> bytes:
         if type(value) is not dict:
@@ -225,81 +226,3 @@ def _map(inner: Encode) -> Encode:
         return b"".join(parts)
 
     return encode
-
-
-def _string() -> Encode:
-    kept: dict[str, bytes] = {}
-
-    def encode(value: Any) -> bytes:
-        if type(value) is not str:
-            raise SchemaMismatch(f"is {kind_of(value)}, not text")
-        found = kept.get(value)
-        if found is None:
-            text = value.encode()
-            length = len(text)
-            found = (VARINTS[length] if length < SMALL else varint(length)) + text
-            if length <= _TEXT_KEPT_CHARACTERS_MAX and len(kept) < _TEXTS_KEPT_MAX:
-                kept[value] = found
-        return found
-
-    return encode
-
-
-def _enum(avro: AvroType) -> Encode:
-    indexes = {symbol: varint(index) for index, symbol in enumerate(avro.symbols)}
-
-    def encode(value: Any) -> bytes:
-        found = indexes.get(value) if type(value) is str else None
-        if found is None:
-            raise SchemaMismatch(
-                f"is {kind_of(value)}{f' {value[:40]!r}' if type(value) is str else ''}, none of"
-                f" the symbols of enum {avro.name}"
-            )
-        return found
-
-    return encode
-
-
-def _integer(bits: int, kind: str) -> Encode:
-    least, most = -(1 << bits), (1 << bits) - 1
-
-    def encode(value: Any) -> bytes:
-        if type(value) is not int:
-            raise SchemaMismatch(f"is {kind_of(value)}, not an integer")
-        if 0 <= value < SMALL:
-            return VARINTS[value]
-        if not least <= value <= most:
-            raise SchemaMismatch(f"is {value}, beyond {kind}'s {bits + 1} bits")
-        return varint(value)
-
-    return encode
-
-
-def _floating(layout: str, kind: str) -> Encode:
-    form = struct.Struct(layout)
-    pack, unpack = form.pack, form.unpack
-
-    def encode(value: Any) -> bytes:
-        if type(value) is not float and type(value) is not int:
-            raise SchemaMismatch(f"is {kind_of(value)}, not a number")
-        try:
-            packed = pack(value)
-        except OverflowError:
-            raise SchemaMismatch(f"is {value}, beyond {kind}") from None
-        if unpack(packed)[0] != value:
-            raise SchemaMismatch(f"is {value}, which {kind} does not hold exactly")
-        return packed
-
-    return encode
-
-
-def _boolean(value: Any) -> bytes:
-    if type(value) is not bool:
-        raise SchemaMismatch(f"is {kind_of(value)}, not true or false")
-    return b"\1" if value else b"\0"
-
-
-def _null(value: Any) -> bytes:
-    if value is not None:
-        raise SchemaMismatch(f"is {kind_of(value)}, not null")
-    return b""

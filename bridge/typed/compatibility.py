@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cellfeed.bridge.typed.body_schema import AvroType
+from cellfeed.bridge.typed.avro_types import AvroType
 from cellfeed.bridge.typed.declaration import Compatibility
 
 _PROMOTED: Final = {"int": ("long", "double"), "float": ("double",)}

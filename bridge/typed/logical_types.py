@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from cellfeed.bridge.events.varints import PAIRS, TAILS, VARINTS, varint
-from cellfeed.bridge.typed.body_schema import AvroType
+from cellfeed.bridge.typed.avro_types import AvroType
 from cellfeed.bridge.typed.mismatch import SchemaMismatch, kind_of
 
 Encode = Callable[[Any], bytes]

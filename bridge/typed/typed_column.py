@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
 from cellfeed.bridge.typed.body_schema import body_schema
 from cellfeed.bridge.typed.mismatch import SchemaMismatch
-from cellfeed.bridge.typed.versions import Settings, StoredColumn, Version, stored_columns
+from cellfeed.bridge.typed.stored_columns import Settings, StoredColumn, Version, stored_columns
 from cellfeed.store.engines.contract.engine import StateTable
 
 

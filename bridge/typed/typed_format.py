@@ -22,8 +22,8 @@ from cellfeed.bridge.events.formats import WIRE_HEAD, AvroFormat, AvroMillisForm
 from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.events.varints import varint
 from cellfeed.bridge.typed.declaration import Policy
+from cellfeed.bridge.typed.stored_columns import Version
 from cellfeed.bridge.typed.typed_column import TypedColumn
-from cellfeed.bridge.typed.versions import Version
 from cellfeed.store.cells.cell import StoredCell
 
 Rejected = tuple[StoredCell, str]

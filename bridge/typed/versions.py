@@ -8,8 +8,8 @@ goes by them, also where its own configuration differs.
 A version and its id are written in one commit that expects both to be absent. So when two gateways
 start together with new schemas, one commits second and is checked against the first. No version is
 ever changed or deleted: records with its id lie in other people's topics. The id follows from the
-schema as the envelope's does (:func:`cellfeed.bridge.events.registry.schema_id_of`); where it has a
-meaning already, the next free number is taken. In each other layout a version has another id, which
+schema as the envelope's does (``events/schema_id.py``); where it has a meaning already, the next
+free number is taken. In each other layout a version has another id, which
 is registered when a topic or an export first needs it.
 
 The process dies before the commit: nothing is there, and the next process that starts registers it.
@@ -21,23 +21,30 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
+from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
 import cellfeed.schemas
 from cellfeed.bridge.events.named_formats import Layout
-from cellfeed.bridge.events.registry import (
-    ENVELOPE_VERSIONS,
-    MILLIS_VERSIONS,
-    meaning_of,
-    schema_id_of,
-)
-from cellfeed.bridge.typed.body_schema import BodySchema, body_schema, cell_text
+from cellfeed.bridge.events.registry import ENVELOPE_VERSIONS, MILLIS_VERSIONS
+from cellfeed.bridge.events.schema_id import meaning_of, schema_id_of
+from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.compatibility import breaks
-from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility, Policy
+from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility
 from cellfeed.bridge.typed.schema_files import declared_schema
+from cellfeed.bridge.typed.stored_columns import (
+    PREFIX,
+    USUAL,
+    Settings,
+    Stored,
+    StoredColumn,
+    Version,
+    decode_settings,
+    stored_columns,
+    version_of,
+)
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import IncompatibleSchema, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -45,31 +52,17 @@ from cellfeed.store.failpoints import declare, failpoint
 VERSIONS_MAX: Final = 100
 """Versions of one column's schema: a body that fits none is tried with each."""
 
-_PREFIX: Final = "typed/"
 _IDS: Final = "typed-id/"
-_USUAL: Final = Layout()
 _TRIES_MAX: Final = 50
 """Compare-and-set tries: others that register at the same moment are as many as processes start."""
 
 declare("typed.before_registered", "typed.after_registered")
 
 
-class Settings(msgspec.Struct, frozen=True):
-    unfit: Policy = "envelope"
-    compatibility: Compatibility = "FULL"
-
-
-class _Stored(msgspec.Struct, frozen=True):
-    schema_id: int
-    body: str
-    cell: str
-    at_us: int
-
-
 class _Id(msgspec.Struct, frozen=True, omit_defaults=True):
     column: str
     number: int
-    layout: Layout = _USUAL
+    layout: Layout = USUAL
     cell: str = ""
 
     def is_of(self, other: _Id) -> bool:
@@ -81,58 +74,7 @@ class _Id(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class Version(NamedTuple):
-    """A registered version. ``body`` and ``cell``: schemas as JSON; ``at_us``: when it was
-    registered, microseconds since 1970."""
-
-    number: int
-    schema_id: int
-    body: str
-    cell: str
-    at_us: int
-
-    def cell_in(self, layout: Layout) -> str:
-        """The schema of the record's value in a layout."""
-        if layout == _USUAL:
-            return self.cell
-        return cell_text(self.body, body_schema(self.body).name, layout)
-
-
-class StoredColumn(NamedTuple):
-    """A column as the datastore knows it; versions are oldest first."""
-
-    settings: Settings
-    versions: tuple[Version, ...]
-
-
-_settings: Final = msgspec.json.Decoder(Settings).decode
-_stored: Final = msgspec.json.Decoder(_Stored).decode
 _id: Final = msgspec.json.Decoder(_Id).decode
-
-
-def stored_columns(state: StateTable, column: str | None = None) -> dict[str, StoredColumn]:
-    """The registered versions; of one column, or of all."""
-    settings: dict[str, Settings] = {}
-    versions: dict[str, list[Version]] = {}
-    for entry in state.list(_PREFIX if column is None else f"{_PREFIX}{quote(column, safe='')}/"):
-        _, name, kind = entry.key.split("/", 2)
-        if kind == "settings":
-            settings[unquote(name)] = _settings(entry.value)
-        else:
-            found = _stored(entry.value)
-            versions.setdefault(unquote(name), []).append(
-                Version(
-                    int(kind.rpartition("/")[2]),
-                    found.schema_id,
-                    found.body,
-                    found.cell,
-                    found.at_us,
-                )
-            )
-    return {
-        name: StoredColumn(settings.get(name, Settings()), tuple(found))
-        for name, found in sorted(versions.items())
-    }
 
 
 def register_declared(state: StateTable, declared: Sequence[ColumnSchema], directory: Path) -> None:
@@ -160,7 +102,7 @@ def register(state: StateTable, column: str, schema: BodySchema, settings: Setti
         number = len(stored.versions) + 1
         own = _Id(column, number)
         schema_id, _ = _id_for(state, schema.cell_text, own)
-        new = _Stored(schema_id, schema.text, schema.cell_text, state.now_us())
+        new = Stored(schema_id, schema.text, schema.cell_text, state.now_us())
         entry = msgspec.json.encode(own)
         write = {_version_key(column, number): msgspec.json.encode(new), _id_key(schema_id): entry}
         failpoint("typed.before_registered")
@@ -174,7 +116,7 @@ def register(state: StateTable, column: str, schema: BodySchema, settings: Setti
 def id_in(state: StateTable, column: str, version: Version, layout: Layout) -> int:
     """The id of a version in a layout, registered when it is first asked for. Raises
     Unavailable."""
-    if layout == _USUAL:
+    if layout == USUAL:
         return version.schema_id
     own = _Id(column, version.number, layout, version.cell_in(layout))
     for _ in range(_TRIES_MAX):
@@ -194,7 +136,7 @@ def ids_in_layouts(state: StateTable) -> dict[tuple[str, int], list[tuple[Layout
     found: dict[tuple[str, int], list[tuple[Layout, int]]] = {}
     for entry in state.list(_IDS):
         of = _id(entry.value)
-        if of.layout != _USUAL:
+        if of.layout != USUAL:
             schema_id = int(entry.key.removeprefix(_IDS))
             found.setdefault((of.column, of.number), []).append((of.layout, schema_id))
     return {version: sorted(ids) for version, ids in found.items()}
@@ -232,20 +174,10 @@ def check_version(
         )
 
 
-def version_of(stored: StoredColumn, schema: BodySchema) -> Version | None:
-    """The version that the schema is; None for a new one. Explanations (``doc``) make no
-    version."""
-    wanted = meaning_of(json.loads(schema.cell_text))
-    return next(
-        (version for version in stored.versions if meaning_of(json.loads(version.cell)) == wanted),
-        None,
-    )
-
-
 def _keep_settings(state: StateTable, column: str, settings: Settings) -> None:
-    key = f"{_PREFIX}{quote(column, safe='')}/settings"
+    key = f"{PREFIX}{quote(column, safe='')}/settings"
     entry = state.get(key)
-    if entry is None or _settings(entry.value) != settings:
+    if entry is None or decode_settings(entry.value) != settings:
         state.commit({key: msgspec.json.encode(settings)})
 
 
@@ -267,7 +199,7 @@ def _id_for(state: StateTable, text: str, own: _Id) -> tuple[int, bool]:
 
 
 def _version_key(column: str, number: int) -> str:
-    return f"{_PREFIX}{quote(column, safe='')}/version/{number:06d}"
+    return f"{PREFIX}{quote(column, safe='')}/version/{number:06d}"
 
 
 def _id_key(schema_id: int) -> str:

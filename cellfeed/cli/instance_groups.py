@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellfeed.bridge.coordination.contract import Coordinator, Offsets
-from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
+from cellfeed.bridge.gateway.groups.slot_owners import slots_by_gateway
 from cellfeed.bridge.gateway.nodes import all_nodes
 from cellfeed.bridge.triggers.loading import load_program
 from cellfeed.bridge.triggers.offsets.lineage import choices, lost_offsets

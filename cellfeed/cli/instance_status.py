@@ -12,12 +12,12 @@ import msgspec
 from cellfeed.assembly.clusters import clusters_status
 from cellfeed.assembly.datastore import opened
 from cellfeed.bridge.coordination.contract import Coordinator
-from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
+from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
 from cellfeed.bridge.gateway.nodes import all_nodes
 from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.typed.rejected_cells import LeftOutOfTopic, left_out
-from cellfeed.bridge.typed.versions import stored_columns
+from cellfeed.bridge.typed.stored_columns import stored_columns
 from cellfeed.cli.group_control import summary
 from cellfeed.cli.instance_groups import (
     GatewayAmongOthers,

@@ -133,7 +133,7 @@ def _say_left_out(directory: RunDir, config: Config) -> None:
     if not config.datastore.schemas:
         return
     from cellfeed.assembly.datastore import opened  # up opens no store but for this
-    from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
+    from cellfeed.bridge.gateway.groups.slot_owners import slots_by_gateway
     from cellfeed.cli.instance_status import left_out_of_topics
 
     with suppress(Unavailable), opened(config, directory.path) as (_, datastore, coordinator):

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
-from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
+from cellfeed.bridge.gateway.groups.slot_owners import GROUP as GATEWAYS
+from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
 from cellfeed.bridge.groups.history import Deed, entry, operator
 from cellfeed.bridge.triggers.offsets.kept_offsets import last_known
 from cellfeed.bridge.triggers.offsets.lineage import acceptance, lost_offsets

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cellfeed.bridge.trimming.trim import trims_in
+from cellfeed.bridge.trimming.trim_history import trims_in
 from cellfeed.store.backups.check import check_files, read_state
 from cellfeed.store.backups.encryption import Identities
 from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities

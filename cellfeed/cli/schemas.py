@@ -17,14 +17,8 @@ from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.declaration import ColumnSchema, Compatibility
 from cellfeed.bridge.typed.mismatch import SchemaMismatch
 from cellfeed.bridge.typed.schema_files import load_schema
-from cellfeed.bridge.typed.versions import (
-    Settings,
-    StoredColumn,
-    check_version,
-    ids_in_layouts,
-    stored_columns,
-    version_of,
-)
+from cellfeed.bridge.typed.stored_columns import Settings, StoredColumn, stored_columns, version_of
+from cellfeed.bridge.typed.versions import check_version, ids_in_layouts
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.store.cells.body_codec import decode_body, is_erased

@@ -9,8 +9,8 @@ import typer
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.typed.rejected_cells import RejectedCell, TriedAgain, rejected_cells, try_again
+from cellfeed.bridge.typed.stored_columns import stored_columns
 from cellfeed.bridge.typed.typed_column import TypedColumns
-from cellfeed.bridge.typed.versions import stored_columns
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.cli.schemas import SHOWN_MAX, ColumnOption, app

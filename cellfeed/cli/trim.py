@@ -12,7 +12,8 @@ from rich.text import Text
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.groups.history import operator
-from cellfeed.bridge.trimming.trim import ShardPlan, TrimDeed, Trimming, deed_line, trim_history
+from cellfeed.bridge.trimming.trim import ShardPlan, Trimming
+from cellfeed.bridge.trimming.trim_history import TrimDeed, deed_line, trim_history
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.store.cells.sharding import check_shard

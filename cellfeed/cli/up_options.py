@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from cellfeed.config.model import Config, GatewayProcessConfig, WorkerConfig
+from cellfeed.config.gateway import GatewayProcessConfig
+from cellfeed.config.model import Config, WorkerConfig
 from cellfeed.instance.config_file import check_config
 from cellfeed.store.errors import InvalidRequest
 

@@ -9,13 +9,9 @@ from cellfeed.bridge.coordination.open import check_coordination
 from cellfeed.bridge.gateway.security.listeners import check_listener, is_loopback
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
 from cellfeed.bridge.typed.declaration import check_layout, check_schemas
-from cellfeed.config.model import (
-    Config,
-    GatewayProcessConfig,
-    KafkaServerConfig,
-    MariaDbServerConfig,
-    NodeConfig,
-)
+from cellfeed.config.gateway import GatewayProcessConfig
+from cellfeed.config.model import Config, NodeConfig
+from cellfeed.config.servers import KafkaServerConfig, MariaDbServerConfig
 from cellfeed.store.arguments import check_datastore_name
 from cellfeed.store.backups.due import INCREMENTS_MAX
 from cellfeed.store.backups.encryption import recipients_of

@@ -14,62 +14,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cellfeed.bridge.coordination.open import IN_STORE
-from cellfeed.bridge.events.compression import CompressionName
-from cellfeed.bridge.events.named_formats import FormatName
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.gateway.limits import BLOCKS_BYTES_MAX
-from cellfeed.bridge.gateway.security.listeners import Listener
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.typed.declaration import ColumnSchema
+from cellfeed.config.gateway import GatewayProcessConfig, Port
+from cellfeed.config.servers import ProcessName, ServerConfig
 from cellfeed.store.backups.due import Policy
 from cellfeed.store.backups.encryption import recipients_of
 from cellfeed.store.limits import SHARDS_STORED_MAX
-
-Port = Annotated[int, Meta(ge=0, le=65_535)]
-ListenPort = Annotated[int, Meta(ge=1, le=65_535)]
-ProcessName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
-
-
-class MariaDbServerConfig(
-    Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="mariadb"
-):
-    """A MariaDB server that is a process of the instance: a storage node whose ``url`` names its
-    port; user and password are the node's. ``directory`` is ``servers/NAME`` of the run directory
-    without; ``settings``: a file of MariaDB's own form instead of the shipped one."""
-
-    name: ProcessName
-    port: ListenPort
-    server_id: Annotated[int, Meta(ge=1, le=4_294_967_295)]
-    directory: str | None = None
-    settings: str | None = None
-
-
-class ZooKeeperServerConfig(
-    Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="zookeeper"
-):
-    """A ZooKeeper server of one node that is a process of the instance. ``directory`` and
-    ``settings`` as for MariaDB."""
-
-    name: ProcessName = "zookeeper"
-    port: ListenPort = 2181
-    directory: str | None = None
-    settings: str | None = None
-
-
-class KafkaServerConfig(
-    Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", tag="kafka"
-):
-    """A Kafka broker of one node (KRaft) that is a process of the instance. ``directory`` and
-    ``settings`` as for MariaDB."""
-
-    name: ProcessName = "kafka"
-    port: ListenPort = 9094
-    controller_port: ListenPort = 9095
-    directory: str | None = None
-    settings: str | None = None
-
-
-ServerConfig = MariaDbServerConfig | ZooKeeperServerConfig | KafkaServerConfig
 
 
 class NodeConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -124,71 +76,6 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
     name: ProcessName = "worker"
     host: str = "127.0.0.1"
     port: Port = 7420
-
-
-class GatewayListenerConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """Where a gateway listens for Kafka clients. ``advertised``: the ``host:port`` that clients of
-    this listener get, where it differs from the bound address. ``certificate`` and ``key``: PEM
-    files for tls and sasl_tls; ``client_ca``: clients need a certificate of it. ``mechanisms``: of
-    SASL. Beyond loopback only sasl_tls, or tls with client_ca."""
-
-    name: ProcessName
-    bind: str = "127.0.0.1"
-    port: Port = 9092
-    advertised: Annotated[str, Meta(pattern=r"^.+:[0-9]{1,5}$")] | None = None
-    security: Literal["plaintext", "tls", "sasl_plaintext", "sasl_tls"] = "plaintext"
-    certificate: str | None = None
-    key: str | None = None
-    client_ca: str | None = None
-    mechanisms: list[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]] = msgspec.field(
-        default_factory=lambda: ["SCRAM-SHA-256", "SCRAM-SHA-512"]
-    )
-
-    def listener(self) -> Listener:
-        """As the gateway takes it."""
-        host, _, port = (self.advertised or "").rpartition(":")
-        files = (self.certificate, self.key, self.client_ca)
-        return Listener(
-            self.name,
-            self.bind,
-            self.port,
-            (host, int(port)) if host else None,
-            self.security,
-            *files,
-            tuple(self.mechanisms),
-        )
-
-
-class KeptBlocksConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """Room of a gateway for encoded blocks of the log, bytes: ``memory_bytes``, and ``disk_bytes``
-    in files below ``directory`` (a relative one lies in the run directory); 0: no files."""
-
-    memory_bytes: Annotated[int, Meta(ge=1 << 20)] = BLOCKS_BYTES_MAX
-    directory: str = "blocks"
-    disk_bytes: Annotated[int, Meta(ge=0)] = 0
-
-
-class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A Kafka gateway with its schema registry; several of one datastore are one Kafka cluster, on
-    any hosts, each with a name of its own. ``formats``: topic (or ``*``) to ``avro``, ``json`` or
-    ``cloudevents``; ``compression``: likewise to ``none``, ``gzip``, ``snappy``, ``lz4`` or
-    ``zstd``. ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``.
-    ``session_timeout_s``: how long a gateway may give no sign of life before others coordinate its
-    groups. ``listeners``: instead of the one without TLS and authentication that ``host``, ``port``
-    and ``advertised_*`` make; the schema registry is on ``host``."""
-
-    name: ProcessName = "gateway"
-    host: str = "127.0.0.1"
-    port: Port = 9092
-    registry_port: Port = 8081
-    advertised_host: str | None = None
-    advertised_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
-    listeners: list[GatewayListenerConfig] = []
-    formats: dict[str, FormatName] = {}
-    compression: dict[str, CompressionName] = {}
-    blocks: KeptBlocksConfig = KeptBlocksConfig()
-    group_initial_delay_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
-    session_timeout_s: Annotated[float, Meta(ge=0.5, le=60)] = 4.0
 
 
 class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):

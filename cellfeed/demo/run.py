@@ -13,10 +13,10 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.model import (
     Config,
     DatastoreConfig,
-    GatewayProcessConfig,
     TriggersConfig,
     WarehouseConfig,
     WorkerConfig,

@@ -33,7 +33,7 @@ from cellfeed.config.model import TriggersConfig
 from cellfeed.instance.restarts import Restarts
 from cellfeed.instance.supervisor import Say
 from cellfeed.instance.trigger_process import Specification
-from cellfeed.run_dir import STOP_TIMEOUT_S
+from cellfeed.running import STOP_TIMEOUT_S
 from cellfeed.store.descriptors import is_readable
 from cellfeed.store.errors import InvalidRequest
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cellfeed.bridge.gateway.config import GatewayConfig
-from cellfeed.config.model import Config, GatewayProcessConfig
+from cellfeed.config.gateway import GatewayProcessConfig
+from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
 from cellfeed.run_dir import RunDir
 
@@ -19,7 +20,7 @@ def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.column_schemas import register_schemas
     from cellfeed.assembly.datastore import opened
-    from cellfeed.bridge.gateway.server import run_gateway
+    from cellfeed.bridge.gateway.run import run_gateway
 
     directory, config, name, stop = process
     gateway = next(each for each in config.gateways if each.name == name)

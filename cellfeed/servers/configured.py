@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from cellfeed.config.checks import nodes_at
-from cellfeed.config.model import (
-    Config,
-    KafkaServerConfig,
-    MariaDbServerConfig,
-    ZooKeeperServerConfig,
-)
+from cellfeed.config.model import Config
+from cellfeed.config.servers import KafkaServerConfig, MariaDbServerConfig, ZooKeeperServerConfig
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.kafka import KafkaServer
 from cellfeed.servers.life import LocalServer

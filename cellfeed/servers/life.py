@@ -28,7 +28,8 @@ import psutil
 
 from cellfeed import child
 from cellfeed.child import await_served, starting
-from cellfeed.run_dir import ProcessEntry, RunDir
+from cellfeed.process_reports import ProcessEntry
+from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import Unavailable
 
 PREPARE_TIMEOUT_S: Final = 60.0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
@@ -35,20 +34,9 @@ from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX, ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
 from cellfeed.testing.checked_state import CheckedState
 from cellfeed.testing.engine_around import EngineAround
+from cellfeed.testing.lost_cell import LostCell
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class LostCell:
-    """A cell that was on the old master only. ``added_id``: its id on the old master; another cell
-    gets it now."""
-
-    row_key: UUID
-    column_name: str
-    ref_key: int
-    shard: int
-    added_id: int
 
 
 class FailingMaster(EngineAround):

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from uuid import UUID
 
 from cellfeed.store.cells.cell import Cell
-from cellfeed.testing.failing_master import FailingMaster, LostCell
+from cellfeed.testing.failing_master import FailingMaster
 from cellfeed.testing.gate import Gate, WorkerKilled, gate_here
+from cellfeed.testing.lost_cell import LostCell
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 
 Which = UUID | str | Callable[[Cell], bool]

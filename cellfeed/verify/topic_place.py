@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from cellfeed.bridge.events.envelope import DecodedEvent
+from cellfeed.bridge.events.decoded_event import DecodedEvent
 from cellfeed.bridge.events.messages import cell_of_message
 from cellfeed.consumers.warehouse.kafka_records import end_offsets
 from cellfeed.store.cells.digest import ShardDigest

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.bridge.gateway.apis.advertised import APIS
 from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
 from cellfeed.store.datastore import Datastore

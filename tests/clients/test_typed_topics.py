@@ -24,7 +24,8 @@ import cellfeed.schemas
 from cellfeed.bridge.events.registry import envelope_schema_id
 from cellfeed.bridge.gateway.limits import BLOCK_CELLS
 from cellfeed.bridge.typed.body_schema import body_schema
-from cellfeed.bridge.typed.versions import Settings, register, stored_columns
+from cellfeed.bridge.typed.stored_columns import Settings, stored_columns
+from cellfeed.bridge.typed.versions import register
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
 from cellfeed.store.datastore import Datastore

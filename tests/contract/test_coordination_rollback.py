@@ -17,8 +17,9 @@ from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Sessio
 from cellfeed.bridge.coordination.zookeeper import history, witness
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_zookeeper_url
-from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
-from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims, why_stopped
+from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims
+from cellfeed.bridge.gateway.groups.slot_owners import GROUP as GATEWAYS
+from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.triggers.offsets.lineage import accept, changed_lineage
 from cellfeed.store.engines.sqlite.state import SqliteState

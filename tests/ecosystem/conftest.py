@@ -11,7 +11,8 @@ import yaml
 
 import cellfeed.schemas
 from cellfeed.bridge.typed.body_schema import body_schema
-from cellfeed.bridge.typed.versions import Settings, register
+from cellfeed.bridge.typed.stored_columns import Settings
+from cellfeed.bridge.typed.versions import register
 from cellfeed.store.datastore import Datastore
 from tests.ecosystem.place import PAGE, Place
 from tests.support.local_kafka import started_kafka

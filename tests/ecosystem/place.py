@@ -19,7 +19,8 @@ import pytest
 
 import cellfeed.schemas
 from cellfeed.bridge.typed.body_schema import body_schema
-from cellfeed.bridge.typed.versions import Settings, register
+from cellfeed.bridge.typed.stored_columns import Settings
+from cellfeed.bridge.typed.versions import register
 from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
 from cellfeed.store.datastore import Datastore

@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 
 from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
-from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
+from cellfeed.bridge.gateway.groups.slot_owners import slots_by_gateway
 from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.datastore import Datastore

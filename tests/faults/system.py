@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.model import (
     Config,
     DatastoreConfig,
-    GatewayProcessConfig,
     IndexWorkersConfig,
     TriggersConfig,
     WarehouseConfig,

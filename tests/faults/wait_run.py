@@ -21,10 +21,10 @@ from uuid import UUID, uuid5
 from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.export.declaration import Export
+from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.model import (
     Config,
     DatastoreConfig,
-    GatewayProcessConfig,
     IndexWorkersConfig,
     TriggersConfig,
     WorkerConfig,

@@ -21,8 +21,8 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.bridge.gateway.apis import api_08_offset_commit
-from cellfeed.bridge.gateway.groups.slot_claims import GROUP as GATEWAYS
 from cellfeed.bridge.gateway.groups.slot_claims import ClaimedSlot, SlotClaims
+from cellfeed.bridge.gateway.groups.slot_owners import GROUP as GATEWAYS
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.triggers.parked.cell import ParkedCell

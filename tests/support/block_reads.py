@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from cellfeed.bridge.events.envelope import JsonFormat
-from cellfeed.bridge.events.record_batch import Record, decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import Record, decode_record_batches
 from cellfeed.bridge.events.views import View
 from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.bridge.gateway.topics.topics import make_topic

@@ -11,13 +11,8 @@ from uuid import UUID, uuid5
 
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.config.model import (
-    Config,
-    DatastoreConfig,
-    GatewayProcessConfig,
-    WarehouseConfig,
-    WorkerConfig,
-)
+from cellfeed.config.gateway import GatewayProcessConfig
+from cellfeed.config.model import Config, DatastoreConfig, WarehouseConfig, WorkerConfig
 from cellfeed.store.datastore import Datastore
 
 NAMESPACE = UUID("11b1f6c2-55cf-5a57-8e5b-6f2f0d8a6f10")

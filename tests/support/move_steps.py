@@ -12,7 +12,7 @@ import confluent_kafka
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.gateway.config import GatewayConfig
-from cellfeed.bridge.gateway.server import run_gateway
+from cellfeed.bridge.gateway.run import run_gateway
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.clusters.model.shard_notes import Clusters

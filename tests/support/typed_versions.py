@@ -11,9 +11,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
-from cellfeed.bridge.typed.versions import (
-    Settings,
-)
+from cellfeed.bridge.typed.stored_columns import Settings
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import StateEntry
 

@@ -39,22 +39,16 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
+from cellfeed.bridge.gateway.groups.slot_owners import GROUP, TOPIC, why_stopped
 from cellfeed.bridge.gateway.groups.spread import SLOTS, spread
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
 from cellfeed.bridge.gateway.nodes import Node, all_nodes
 from cellfeed.bridge.groups.definition import defined_groups
-from cellfeed.bridge.triggers.offsets.lineage import changed_lineage
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import StaleWriter, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("gateway.slots_claimed", "gateway.slots_reserved")
-
-GROUP: Final = "__gateways"
-"""The group of the coordination that gateways are members of."""
-
-TOPIC: Final = "__consumer_offsets"
-"""Slots are claimed as partitions of it."""
 
 ACTIVE_PREFIX: Final = "gateways/groups/"
 """Of the notes which groups have members, see
@@ -270,25 +264,3 @@ class SlotClaims:
             int(entry.key.removeprefix(_PREFIX)): _decode_number.decode(entry.value)
             for entry in self._state.list(_PREFIX)
         }
-
-
-def why_stopped(state: StateTable, coordinator: Coordinator) -> str | None:
-    """Why consumer groups wait for somebody: the offsets that they saved are not those that the
-    coordination has now. Raises Unavailable."""
-    if coordinator.keeps_in_store or (reason := changed_lineage(state, coordinator, GROUP)) is None:
-        return None
-    return (
-        f"consumer groups wait: {reason}; look at their offsets, and let them resume from these:"
-        " cellfeed offsets accept"
-    )
-
-
-def slots_by_gateway(coordinator: Coordinator) -> dict[str, list[int]]:
-    """Which slots each living gateway holds, by name; for commands and metrics. Raises
-    Unavailable."""
-    living = coordinator.members(GROUP)
-    found: dict[str, list[int]] = {name: [] for name in living}
-    for slot, name in sorted(coordinator.owners(GROUP, TOPIC).items()):
-        if name in found:
-            found[name].append(slot)
-    return found

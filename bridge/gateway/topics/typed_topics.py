@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from cellfeed.bridge.events.named_formats import Layout
-from cellfeed.bridge.events.registry import COMPATIBILITY, RegisteredSchema
+from cellfeed.bridge.events.registered_schema import COMPATIBILITY, RegisteredSchema
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.topics.topics import Topics
 from cellfeed.bridge.typed.declaration import check_layout
@@ -32,7 +32,7 @@ so long."""
 
 class TypedTopics:
     """The typed topics of one gateway, and their schemas as its registry reports them
-    (:class:`cellfeed.bridge.events.registry.TypedSchemas`)."""
+    (:class:`cellfeed.bridge.events.registered_schema.TypedSchemas`)."""
 
     def __init__(self, state: StateTable) -> None:
         self._state = state
@@ -74,7 +74,7 @@ class TypedTopics:
         self._apply()
 
     def of_topic(self, topic: str) -> tuple[list[RegisteredSchema], str]:
-        """See :class:`cellfeed.bridge.events.registry.TypedSchemas`."""
+        """See :class:`cellfeed.bridge.events.registered_schema.TypedSchemas`."""
         if self._topics is not None and self._topics.named(topic) is None:
             self._topics.refresh()  # the first cell of a column may just have come
         found = self._topics.named(topic) if self._topics is not None else None
@@ -87,7 +87,7 @@ class TypedTopics:
         ], f"{made.column.settings.compatibility}_TRANSITIVE"
 
     def by_id(self, schema_id: int) -> RegisteredSchema | None:
-        """See :class:`cellfeed.bridge.events.registry.TypedSchemas`."""
+        """See :class:`cellfeed.bridge.events.registered_schema.TypedSchemas`."""
         versions = (version for column in self._columns.all() for version in column.versions)
         for version in versions:
             if version.schema_id == schema_id:

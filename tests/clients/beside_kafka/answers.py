@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from tests.clients.beside_kafka.side import TOPIC
 
 

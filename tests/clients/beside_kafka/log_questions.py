@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from tests.clients.beside_kafka.answers import only_named, with_records
 from tests.clients.beside_kafka.api_keys import (
     DESCRIBE_CONFIGS,

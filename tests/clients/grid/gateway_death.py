@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
-from cellfeed.bridge.gateway.groups.slot_claims import slots_by_gateway
+from cellfeed.bridge.gateway.groups.slot_owners import slots_by_gateway
 from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore

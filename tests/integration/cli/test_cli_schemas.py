@@ -17,15 +17,10 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.typed.rejected_cells import note_rejected
 from cellfeed.bridge.typed.schema_files import load_schema
+from cellfeed.bridge.typed.stored_columns import Settings, stored_columns
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
-from cellfeed.bridge.typed.versions import (
-    Settings,
-    id_in,
-    register,
-    register_declared,
-    stored_columns,
-)
+from cellfeed.bridge.typed.versions import id_in, register, register_declared
 from cellfeed.cli import schemas_unfit as verbs
 from cellfeed.cli.main import command_line
 from cellfeed.instance.config_file import load_config

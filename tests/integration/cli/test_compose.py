@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cellfeed.config.model import Config, MariaDbServerConfig, ZooKeeperServerConfig
+from cellfeed.config.model import Config
+from cellfeed.config.servers import MariaDbServerConfig, ZooKeeperServerConfig
 from cellfeed.instance.config_file import load_config
 from cellfeed.kinds.known import process_names
 from cellfeed.servers.configured import SERVER_KINDS, SHIPPED_SETTINGS

@@ -16,7 +16,8 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.export.verify import verify_export
 from cellfeed.bridge.export.worker import run_exporter
 from cellfeed.bridge.typed.body_schema import body_schema
-from cellfeed.bridge.typed.versions import Settings, register
+from cellfeed.bridge.typed.stored_columns import Settings
+from cellfeed.bridge.typed.versions import register
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from tests.support import raw_requests

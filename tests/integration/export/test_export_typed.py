@@ -19,7 +19,8 @@ from cellfeed.bridge.export.export_terms import agree_terms
 from cellfeed.bridge.export.verify import verify_export
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
-from cellfeed.bridge.typed.versions import Settings, register
+from cellfeed.bridge.typed.stored_columns import Settings
+from cellfeed.bridge.typed.versions import register
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
 from tests.support.export_steps import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.bridge.gateway.apis.advertised import APIS
 from cellfeed.store.datastore import Datastore
 from tests.support import raw_requests

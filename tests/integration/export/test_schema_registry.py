@@ -26,7 +26,7 @@ from cellfeed.bridge.events.registry import SchemaRegistry, envelope_schema_id
 from cellfeed.bridge.events.registry_http import registry_app
 from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.gateway.config import GatewayConfig
-from cellfeed.bridge.gateway.server import run_gateway
+from cellfeed.bridge.gateway.run import run_gateway
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import row_key_text

@@ -12,7 +12,8 @@ import yaml
 
 from cellfeed.config.checks import nodes_at
 from cellfeed.config.json_schema import config_schema
-from cellfeed.config.model import Config, MariaDbServerConfig, TriggersConfig, WarehouseConfig
+from cellfeed.config.model import Config, TriggersConfig, WarehouseConfig
+from cellfeed.config.servers import MariaDbServerConfig
 from cellfeed.instance.config_file import check_config, load_config, write_config
 from cellfeed.kinds.known import process_names
 from cellfeed.schemas import load_json_schema

@@ -31,7 +31,8 @@ from cellfeed.config.model import (
     DatastoreConfig,
 )
 from cellfeed.instance.config_file import write_config
-from cellfeed.run_dir import ProcessEntry, RunDir
+from cellfeed.process_reports import ProcessEntry
+from cellfeed.run_dir import RunDir
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import NotFound, StorageUnavailable
 

@@ -14,10 +14,10 @@ import pytest
 from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.triggers.program import Trigger
+from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.model import (
     Config,
     DatastoreConfig,
-    GatewayProcessConfig,
     TriggersConfig,
     WarehouseConfig,
     WorkerConfig,
@@ -63,7 +63,7 @@ CONFIG = Config(
 
 HOMES = {
     "run_worker": "cellfeed.store.http.server.worker.run_worker",
-    "run_gateway": "cellfeed.bridge.gateway.server.run_gateway",
+    "run_gateway": "cellfeed.bridge.gateway.run.run_gateway",
     "run_trigger_worker": "cellfeed.bridge.triggers.worker.run_trigger_worker",
     "run_warehouse_loader": "cellfeed.consumers.warehouse.loader.run_warehouse_loader",
 }

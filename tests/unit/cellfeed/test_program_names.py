@@ -11,7 +11,7 @@ import pytest
 
 _LOAD = """
 import json, sys
-from cellfeed.bridge.triggers.program import load_program
+from cellfeed.bridge.triggers.loading import load_program
 [trigger] = load_program(sys.argv[1], json.loads(sys.argv[2]))
 print(trigger.group, trigger.function.__module__)
 """

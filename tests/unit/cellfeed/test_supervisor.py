@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from cellfeed import child
-from cellfeed.config.model import Config, TriggersConfig, WorkerConfig, ZooKeeperServerConfig
+from cellfeed.config.model import Config, TriggersConfig, WorkerConfig
+from cellfeed.config.servers import ZooKeeperServerConfig
 from cellfeed.instance import supervisor
 from cellfeed.instance.config_file import write_config
 from cellfeed.instance.restarts import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S, STEADY_S
@@ -24,7 +25,8 @@ from cellfeed.instance.supervisor import (
     start_one,
     supervise,
 )
-from cellfeed.run_dir import ProcessEntry, RunDir
+from cellfeed.process_reports import ProcessEntry
+from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 LOOK_S = supervisor._LOOK_INTERVAL_S

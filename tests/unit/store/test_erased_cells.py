@@ -12,7 +12,8 @@ import pytest
 
 from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat, decode_record
 from cellfeed.bridge.events.erased_records import erased_headers
-from cellfeed.bridge.events.record_batch import decode_record_batches, encode_record_batch
+from cellfeed.bridge.events.record_batch import encode_record_batch
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.bridge.events.views import Condition, View, ViewReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import trigger

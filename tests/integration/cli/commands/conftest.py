@@ -11,7 +11,8 @@ import pytest
 
 from cellfeed.cli.main import main
 from cellfeed.instance.config_file import write_config
-from cellfeed.run_dir import ProcessEntry, RunDir
+from cellfeed.process_reports import ProcessEntry
+from cellfeed.run_dir import RunDir
 from cellfeed.store.datastore import Datastore
 from tests.support.cli_said import CONFIG, SHARDS, Run, Said
 from tests.support.worker_thread import worker_thread

@@ -14,7 +14,7 @@ import pytest
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.gateway.config import GatewayConfig
-from cellfeed.bridge.gateway.server import run_gateway
+from cellfeed.bridge.gateway.run import run_gateway
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.consumers.warehouse.loader import run_warehouse_loader
 from cellfeed.consumers.warehouse.table import WarehouseTable, make_table

@@ -6,7 +6,8 @@ import pytest
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.run_dir import ProcessEntry, RunDir
+from cellfeed.process_reports import ProcessEntry
+from cellfeed.run_dir import RunDir
 from cellfeed.store.background import LoopTrouble
 from cellfeed.store.datastore import Datastore
 from tests.support.cli_said import KEY, Run, fill, park

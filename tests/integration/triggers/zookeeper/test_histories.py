@@ -16,10 +16,11 @@ from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.open import open_coordinator
-from cellfeed.bridge.gateway.groups.slot_claims import why_stopped
+from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
 from cellfeed.cli import offsets
 from cellfeed.cli.status import status
-from cellfeed.config.model import Config, DatastoreConfig, GatewayProcessConfig
+from cellfeed.config.gateway import GatewayProcessConfig
+from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.instance.config_file import write_config
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidLocation, NotFound, ProtectData, Refused

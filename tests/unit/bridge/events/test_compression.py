@@ -16,11 +16,8 @@ from hypothesis import strategies as st
 
 from cellfeed.bridge.events.compression import CompressionName, compression_named
 from cellfeed.bridge.events.envelope import JsonFormat
-from cellfeed.bridge.events.record_batch import (
-    HEAD_BYTES,
-    decode_record_batches,
-    encode_record_batch,
-)
+from cellfeed.bridge.events.record_batch import HEAD_BYTES, encode_record_batch
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import DataDamaged
 from tests.support.event_cells import cells, plain_cells

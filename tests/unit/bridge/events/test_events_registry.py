@@ -12,14 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cellfeed.schemas
-from cellfeed.bridge.events.registry import (
-    ENVELOPE_VERSIONS,
-    RegistryError,
-    SchemaRegistry,
-    envelope_schema_id,
-    schema_id_of,
-)
+from cellfeed.bridge.events.registry import ENVELOPE_VERSIONS, SchemaRegistry, envelope_schema_id
+from cellfeed.bridge.events.registry_errors import RegistryError
 from cellfeed.bridge.events.registry_http import CONTENT_TYPE, REQUEST_BYTES_MAX, registry_app
+from cellfeed.bridge.events.schema_id import schema_id_of
 from cellfeed.store.errors import CellfeedError, DataDamaged, StorageUnavailable
 from tests.support.awaiting import awaited
 

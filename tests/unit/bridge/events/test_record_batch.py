@@ -15,13 +15,8 @@ from kafka.record.memory_records import MemoryRecords
 from kio.records.readers import read_batch
 
 from cellfeed.bridge.events.envelope import AvroFormat, EventFormat, JsonFormat, decode_envelope
-from cellfeed.bridge.events.record_batch import (
-    HEAD_BYTES,
-    Record,
-    decode_record_batches,
-    encode_record_batch,
-    frame_records,
-)
+from cellfeed.bridge.events.record_batch import HEAD_BYTES, encode_record_batch, frame_records
+from cellfeed.bridge.events.record_batch_reader import Record, decode_record_batches
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import row_key_text

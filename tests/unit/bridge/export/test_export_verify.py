@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from cellfeed.bridge.events.record_headers import LeaderEpochs
-from cellfeed.bridge.export import verify
+from cellfeed.bridge.export import partition_records, verify
 from cellfeed.bridge.export.records import OutRecord
+from cellfeed.bridge.export.shard_comparison import ShardVerdict
 from cellfeed.bridge.export.taking_over import ExportContext
-from cellfeed.bridge.export.verify import ExportVerifier, ShardVerdict, verify_export
+from cellfeed.bridge.export.verify import ExportVerifier, verify_export
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import NotFound, Unavailable
@@ -208,7 +209,7 @@ def test_errors_of_the_cluster_are_raised_or_waited_out(
     silent = MemoryConsumer(topic)
     monkeypatch.setattr(silent, "assign", lambda _: None)
     monkeypatch.setattr(verify, "consumer_of", lambda _: silent)
-    monkeypatch.setattr(verify, "TAIL_READ_S", 0.0)
+    monkeypatch.setattr(partition_records, "TAIL_READ_S", 0.0)
     with pytest.raises(Unavailable, match=f"partition {SHARD} of 'out' sent nothing"):
         look(context)
     assert silent.is_closed

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cellfeed.bridge.events.envelope import JsonFormat
-from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.bridge.events.views import View
 from cellfeed.bridge.gateway.limits import NEWEST_CELLS
 from cellfeed.bridge.gateway.log.batch import Batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellfeed.bridge.gateway.groups.slot_claims import TOPIC
+from cellfeed.bridge.gateway.groups.slot_owners import TOPIC
 from cellfeed.store.errors import Unavailable
 from tests.unit.bridge.gateway.test_gateway_slots import TTL_S, Place, place
 

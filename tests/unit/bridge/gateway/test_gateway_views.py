@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cellfeed.bridge.events.cloud_events import CONTENT_TYPE
 from cellfeed.bridge.events.named_formats import FormatName, event_format
-from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.bridge.events.record_headers import LeaderEpochs
 from cellfeed.bridge.events.registry import envelope_schema_id
 from cellfeed.bridge.events.views import Condition, View

@@ -13,7 +13,7 @@ import pytest
 from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.export.export_terms import ExportTerms, terms_key
-from cellfeed.bridge.gateway.groups import slot_claims
+from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
 from cellfeed.bridge.outlets.consumers import ConsumerGroup
 from cellfeed.bridge.outlets.exports import ExportOutlet
 from cellfeed.store.cells.token import Places
@@ -84,7 +84,7 @@ def test_offsets_of_a_zookeeper_that_was_replaced_say_nothing_of_a_consumer_grou
     monkeypatch.setattr(
         "cellfeed.bridge.outlets.consumers.why_stopped", lambda *_: "consumer groups wait"
     )
-    assert slot_claims.why_stopped(datastore.state, coordinator) is None
+    assert why_stopped(datastore.state, coordinator) is None
 
     with pytest.raises(Unavailable, match="consumer groups wait"):
         ConsumerGroup(GROUP, datastore, coordinator).passed([Places(0, 3, 3)])

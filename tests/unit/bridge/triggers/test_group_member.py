@@ -15,7 +15,7 @@ import pytest
 from cellfeed.bridge.coordination.contract import Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups import member as module
-from cellfeed.bridge.groups import progress_records
+from cellfeed.bridge.groups import progress_reporter
 from cellfeed.bridge.groups.control import Control, poke_of
 from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.groups.member import (
@@ -25,14 +25,13 @@ from cellfeed.bridge.groups.member import (
     GroupMember,
 )
 from cellfeed.bridge.groups.progress_records import (
-    FORGOTTEN_AFTER_S,
     NOT_STARTED,
     REPORT_AGAIN_S,
-    REPORT_EVERY_S,
     Progress,
     WorkerRecord,
     worker_record,
 )
+from cellfeed.bridge.groups.progress_reporter import FORGOTTEN_AFTER_S, REPORT_EVERY_S
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import StaleWriter, StorageUnavailable, Unavailable
@@ -257,7 +256,7 @@ def test_who_leaves_gives_back_first_and_tries_again_while_work_is_under_way(
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(progress_records, "time", made)
+    monkeypatch.setattr(progress_reporter, "time", made)
     return made
 
 
@@ -302,7 +301,7 @@ def test_a_long_report_is_written_more_seldom(
     datastore: Datastore, member: GroupMember, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del datastore
-    monkeypatch.setattr(progress_records, "REPORT_BYTES_PER_S", 100)
+    monkeypatch.setattr(progress_reporter, "REPORT_BYTES_PER_S", 100)
     member.report(None, {shard: Progress(because=f"reason {shard}") for shard in range(50)})
     clock.now_s += 5 * REPORT_EVERY_S
     assert not member.report_is_due()

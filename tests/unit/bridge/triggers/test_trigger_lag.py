@@ -20,10 +20,10 @@ from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import (
     RECORD_SHARDS,
     Progress,
-    ProgressReporter,
     worker_record,
     worker_records,
 )
+from cellfeed.bridge.groups.progress_reporter import ProgressReporter
 from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells

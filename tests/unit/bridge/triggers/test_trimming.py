@@ -22,7 +22,8 @@ from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.trimming.needed import needs
-from cellfeed.bridge.trimming.trim import ShardPlan, Trimming, deed_line, trim_history
+from cellfeed.bridge.trimming.trim import ShardPlan, Trimming
+from cellfeed.bridge.trimming.trim_history import deed_line, trim_history
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import (

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cellfeed.bridge.typed.avro_types import AvroType
 from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
-from cellfeed.bridge.typed.body_schema import AvroType, body_schema
+from cellfeed.bridge.typed.body_schema import body_schema
 from cellfeed.bridge.typed.compatibility import breaks, cannot_read
 from cellfeed.store.cells.canonical_json import canonical
 from tests.support.typed_schemas import Drawn, records

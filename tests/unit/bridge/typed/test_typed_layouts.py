@@ -20,7 +20,8 @@ from cellfeed.bridge.events.envelope import decode_envelope
 from cellfeed.bridge.events.formats import CreatedAt
 from cellfeed.bridge.events.named_formats import Layout, TypedBody, ViewFormatName, event_format
 from cellfeed.bridge.events.record_headers import LeaderEpochs
-from cellfeed.bridge.events.registry import RegistryError, SchemaRegistry, envelope_schema_id
+from cellfeed.bridge.events.registry import SchemaRegistry, envelope_schema_id
+from cellfeed.bridge.events.registry_errors import RegistryError
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.bridge.export.schema_ids import schema_id_for, typed_format
@@ -31,9 +32,10 @@ from cellfeed.bridge.gateway.topics.topics import Topic
 from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.rejected_cells import rejected_cells
+from cellfeed.bridge.typed.stored_columns import Settings, stored_columns
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
-from cellfeed.bridge.typed.versions import Settings, id_in, register, stored_columns
+from cellfeed.bridge.typed.versions import id_in, register
 from cellfeed.instance.config_file import load_config
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import row_key_text

@@ -20,12 +20,10 @@ from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.topics.topics import Topics
 from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
 from cellfeed.bridge.typed.body_schema import body_schema
+from cellfeed.bridge.typed.stored_columns import Settings
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
-from cellfeed.bridge.typed.versions import (
-    Settings,
-    register,
-)
+from cellfeed.bridge.typed.versions import register
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import (

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.bridge.gateway.log.encode import encode_range

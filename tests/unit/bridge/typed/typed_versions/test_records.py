@@ -12,18 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.bridge.events.record_batch import decode_record_batches
+from cellfeed.bridge.events.record_batch_reader import decode_record_batches
 from cellfeed.bridge.events.views import View
 from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import make_topic
 from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
+from cellfeed.bridge.typed.stored_columns import Settings, stored_columns
 from cellfeed.bridge.typed.typed_column import TypedColumn
 from cellfeed.bridge.typed.typed_format import TypedFormat
-from cellfeed.bridge.typed.versions import (
-    Settings,
-    register,
-    stored_columns,
-)
+from cellfeed.bridge.typed.versions import register
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import StateTable

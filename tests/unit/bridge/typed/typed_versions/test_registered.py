@@ -9,12 +9,8 @@ import pytest
 
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema
 from cellfeed.bridge.typed.declaration import ColumnSchema, check_schemas
-from cellfeed.bridge.typed.versions import (
-    Settings,
-    register,
-    register_declared,
-    stored_columns,
-)
+from cellfeed.bridge.typed.stored_columns import Settings, stored_columns
+from cellfeed.bridge.typed.versions import register, register_declared
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import (
     IncompatibleSchema,

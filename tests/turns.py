@@ -1,9 +1,10 @@
 """A pytest plugin: the turn of each test, and which tests one worker runs.
 
 Slow tests run first, in random order among themselves, so that workers end together. Groups come
-before all others, the largest first: one worker runs each of them from its first test to its last.
-Tests of one file are a group where servers are started once for the file: else each worker would
-start them. A folder whose servers are started once counts as one file, and its tests stay together.
+before all others, the long and the large ones first. One worker runs each of them from its first
+test to its last. Tests of one file are a group where servers are started once for the file: else
+each worker would start them. A folder whose servers are started once counts as one file, and its
+tests stay together.
 
 pytest-xdist reads a test's group behind an ``@`` at the end of its id. Its release 3.8 writes that
 where pytest 9.2 does not look, so it is done here.
@@ -36,10 +37,10 @@ def pytest_collection_modifyitems(
         for home in (None, _home(item)):
             first.setdefault((_group(item), home), place)
 
-    def place_of(item: pytest.Item) -> tuple[int, int, int, int]:
+    def place_of(item: pytest.Item) -> tuple[int, int, int, int, int]:
         group = _group(item)
         together = (first[group, None], first[group, _home(item)]) if group else (0, 0)
-        return (_turn(item), -sizes[group], *together)
+        return (_turn(item), _rank(group), -sizes[group], *together)
 
     items.sort(key=place_of)
 
@@ -47,6 +48,17 @@ def pytest_collection_modifyitems(
 _PARTS: Final = {"mariadb-cluster": 3}
 """Of groups that one worker would run for as long as the others take for all the rest: so many
 workers run some files each, with servers of their own."""
+
+_LONG: Final = ("mariadb-cluster", "kafka", "mariadb-faults", "zookeeper", "client grid")
+"""Groups that take minutes, the longest first. They begin before all others: the other workers wait
+at the end for a long group that began late. A group of many tests is often short."""
+
+
+def _rank(group: str) -> int:
+    for rank, name in enumerate(_LONG):
+        if group == name or (name in _PARTS and group.startswith(f"{name}-")):
+            return rank
+    return len(_LONG)
 
 
 def _shared(item: pytest.Item, scopes: tuple[str, ...]) -> list[pytest.FixtureDef[object]]:

@@ -55,9 +55,10 @@ def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
     opened.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kafka() -> Iterator[Kafka]:
-    """One broker for the tests of one module. Skips, with the reason, where none can be had."""
+    """One broker for the tests of this process that only need some broker: each has topics, groups
+    and transactional ids of its own. Skips, with the reason, where none can be had."""
     with started_kafka(KAFKA_VERSION) as broker:
         yield broker
 

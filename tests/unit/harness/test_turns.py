@@ -36,7 +36,7 @@ def collected(files: pytest.Pytester, *options: str) -> list[str]:
     return [line.partition("::")[2] for line in lines if "::" in line]
 
 
-def test_groups_begin_first_and_the_largest_of_them_then_slow_tests(
+def test_groups_begin_first_the_long_and_the_large_of_them_then_slow_tests(
     files: pytest.Pytester,
 ) -> None:
     files.makepyfile(
@@ -56,10 +56,14 @@ def test_groups_begin_first_and_the_largest_of_them_then_slow_tests(
         def test_first(): pass
         @pytest.mark.xdist_group("large")
         def test_second(): pass
+        @pytest.mark.xdist_group("kafka")
+        def test_broker(): pass
+        @pytest.mark.xdist_group("mariadb-cluster")
+        def test_cluster(): pass
         """
     )
     assert collected(files) == [
-        *("test_first", "test_second", "test_alone"),
+        *("test_cluster", "test_broker", "test_first", "test_second", "test_alone"),
         *("test_slow", "test_kill", "test_server", "test_pure"),
     ]
 

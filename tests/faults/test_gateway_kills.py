@@ -4,9 +4,7 @@ survive, and nothing lies between two positions unread."""
 from __future__ import annotations
 
 import random
-import threading
 import time
-import uuid
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,8 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from cellfeed.store.cells import canonical_json
 from cellfeed.store.datastore import Datastore
+from tests.faults.gateway_system import StoreWriter
 from tests.faults.group_members import GroupLedger, GroupMember, check_group
 from tests.faults.invariants import check_gapless, check_log, check_reader, merge
 from tests.faults.ledger import Ledger
@@ -36,30 +34,6 @@ GROUP = "billing"
 STEP_S = 40.0
 """How long any step may take: a killed gateway's members join again within their session time-out
 of six seconds."""
-
-
-class StoreWriter(threading.Thread):
-    """Puts one cell after another into the store itself, whether or not a gateway is there, and
-    writes down each answer."""
-
-    def __init__(self, datastore: Datastore, ledger: Ledger) -> None:
-        super().__init__(daemon=True)
-        self._datastore = datastore
-        self._ledger = ledger
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        number = 0
-        while not self._ended.wait(0.002):
-            row_key, body = uuid.uuid4(), {"number": number}
-            put = self._ledger.begin(row_key, "BASE", 1, canonical_json.canonical(body))
-            result = self._datastore.put_cell(row_key, "BASE", 1, body)
-            self._ledger.answer(put, result.outcome.value, result.shard, result.added_id)
-            number += 1
-
-    def stop(self) -> None:
-        self._ended.set()
-        self.join(30)
 
 
 def committed(bootstrap: str) -> dict[int, int]:
@@ -86,7 +60,7 @@ def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_kil
     with ExitStack() as stack:
         datastore = stack.enter_context(Datastore.open_embedded(tmp_path / "store"))
         gateway = stack.enter_context(GatewayProcess(tmp_path / "store", tmp_path / "gateway.log"))
-        writer = StoreWriter(datastore, puts)
+        writer = StoreWriter(datastore, puts, 0.002)
         reader = KafkaReader(gateway.bootstrap, "trips", SHARDS)
         members = [
             GroupMember(gateway.bootstrap, "trips", GROUP, name, group)

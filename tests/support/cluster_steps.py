@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from uuid import UUID, uuid5
 
 import pymysql
 
 from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
+from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.shown_heads import Watermark
@@ -19,7 +20,8 @@ from cellfeed.store.engines.mysql import replication
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import StorageUnavailable, Unavailable
-from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster
+from tests.support.local_mariadb import MariaDB
+from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 
 NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a01")
 SETTLE_S = 60.0
@@ -32,6 +34,25 @@ def open_engine(
     return ClusteredEngine(
         DATASTORE, SHARDS, {cluster.name: cluster.openers()}, watermark=watermark
     )
+
+
+@contextmanager
+def two_buffering_clusters(servers: Sequence[MariaDB]) -> Iterator[ClusteredEngine]:
+    """Two clusters of one server each, ``c1`` and ``c2``: a put to one leaves a copy in the buffer
+    of the other. The servers are bare again afterwards."""
+    names = ["c1", "c2"]
+    divided = even_map(DATASTORE, SHARDS, names)
+    made = [
+        make_cluster(name, [server], divided) for name, server in zip(names, servers, strict=False)
+    ]
+    openers = {each.name: each.openers() for each in made}
+    try:
+        with closing(ClusteredEngine(DATASTORE, SHARDS, openers, copies=1)) as engine:
+            yield engine
+    finally:
+        for each in made:
+            each.admin.close()
+            each.bare()
 
 
 def cells(numbers: range) -> list[NewCell]:

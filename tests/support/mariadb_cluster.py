@@ -3,6 +3,7 @@ prepared data directory."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -67,6 +68,16 @@ class TestCluster:
             )
             local_mariadb.drop_all_databases(server)
             server.sql("RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
+
+
+def configured(cluster: TestCluster, directory: Path, *, semi_sync: bool = True) -> Path:
+    """A configuration in the directory that names the cluster."""
+    nodes = [{"name": name, "url": server.url} for name, server in cluster.servers.items()]
+    clusters = [{"name": cluster.name, "nodes": nodes, "semi_sync": semi_sync}]
+    config = directory / "config.yaml"
+    datastore = {"name": DATASTORE, "shards": SHARDS, "clusters": clusters}
+    config.write_text(json.dumps({"datastore": datastore}))
+    return config
 
 
 def node_opener(url: str, shards: int = SHARDS) -> OpenNode:

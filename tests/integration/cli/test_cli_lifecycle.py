@@ -9,6 +9,7 @@ import socket
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 import pytest
@@ -129,24 +130,19 @@ def test_a_killed_supervisor_leaves_an_instance_that_serves_and_can_be_ended(
         assert again.returncode == 0, again.stderr
 
 
+def in_front(directory: Path, run_dir: Path, said: BinaryIO) -> subprocess.Popen[bytes]:
+    """``cellfeed up`` with the directory's configuration, not detached."""
+    config = directory / "cellfeed.yaml"
+    command = [*CELLFEED, "up", "--config", str(config), "--run-dir", str(run_dir)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_up_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     run_dir, log = tmp_path / "run", tmp_path / "said"
     with ended(run_dir), log.open("wb") as said:
         (tmp_path / "cellfeed.yaml").write_text(EMBEDDED)
-        up = subprocess.Popen(
-            [
-                *CELLFEED,
-                "up",
-                "--config",
-                str(tmp_path / "cellfeed.yaml"),
-                "--run-dir",
-                str(run_dir),
-            ],
-            cwd=ROOT,
-            stdout=said,
-            stderr=said,
-        )
+        up = in_front(tmp_path, run_dir, said)
         wait_until(
             lambda: "up: run directory" in log.read_text() or up.poll() is not None, "it is up"
         )
@@ -165,19 +161,7 @@ def test_a_signal_while_a_process_starts_leaves_nothing_running(tmp_path: Path) 
     )
     (tmp_path / "cellfeed.yaml").write_text(EMBEDDED + f"triggers: [{{app: {slow}}}]\n")
     with ended(run_dir), log.open("wb") as said:
-        up = subprocess.Popen(
-            [
-                *CELLFEED,
-                "up",
-                "--config",
-                str(tmp_path / "cellfeed.yaml"),
-                "--run-dir",
-                str(run_dir),
-            ],
-            cwd=ROOT,
-            stdout=said,
-            stderr=said,
-        )
+        up = in_front(tmp_path, run_dir, said)
         wait_until(
             lambda: begun.exists() or up.poll() is not None, "the trigger process is starting"
         )

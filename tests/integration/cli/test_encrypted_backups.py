@@ -10,29 +10,20 @@ from pathlib import Path
 
 import pyrage
 import pytest
-from typer.testing import CliRunner
 
-from cellfeed.cli.main import command_line
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.cells import position_of
 from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
-from cellfeed.store.errors import CellfeedError
+from tests.support.backup_commands import SHARDS, filled_run_dir, log_of, run
 from tests.support.rides import rider, rides, row_of
-
-SHARDS = 4
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    place = tmp_path / "run"
-    place.mkdir()
-    (place / "config.yaml").write_text("datastore: {shards: 4}\n")
-    with Datastore.open_embedded(place / "store", "trips", SHARDS) as store:
-        store.put_new_cells(rides(0, 300))
-    return place
+    return filled_run_dir(tmp_path)
 
 
 @pytest.fixture
@@ -45,19 +36,6 @@ def new_key(path: Path) -> str:
     identity = pyrage.x25519.Identity.generate()
     path.write_text(f"# a key\n{identity}\n")
     return str(identity.to_public())
-
-
-def run(*words: object) -> tuple[int, str]:
-    """Exit code, and the output or the error."""
-    result = CliRunner().invoke(command_line(str(words[0])), [str(word) for word in words])
-    if isinstance(result.exception, CellfeedError):
-        return result.exception.exit_code, str(result.exception)
-    return result.exit_code, result.output
-
-
-def log_of(place: Path) -> list[object]:
-    with Datastore.open_embedded(place / "store", "trips", SHARDS) as store:
-        return [store.engine.scan(shard, 0, 10_000) for shard in range(SHARDS)]
 
 
 def test_a_backup_with_recipients_is_listed_verified_tried_and_restored(

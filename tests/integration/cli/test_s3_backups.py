@@ -13,10 +13,8 @@ from typing import Any
 
 import pyrage
 import pytest
-from typer.testing import CliRunner
 
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.cli.main import command_line
 from cellfeed.store.backups.create import Source, create
 from cellfeed.store.backups.folder import Backup, BackupFolder
 from cellfeed.store.backups.marker import MANIFEST, MARKER, Marker, write_marker
@@ -26,8 +24,9 @@ from cellfeed.store.backups.places.s3_bucket import Bucket
 from cellfeed.store.backups.prune import decide, remove
 from cellfeed.store.backups.sealed import FORMATS
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import CellfeedError, InvalidRequest, StorageUnavailable
+from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
+from tests.support.backup_commands import SHARDS, filled_run_dir, log_of, run
 from tests.support.cli_instance import CELLFEED
 from tests.support.rides import rider, rides, row_of
 from tests.support.s3_server import BUCKET, keys, s3_server
@@ -35,7 +34,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
-SHARDS = 4
 PREFIX = "cellfeed/trips"
 URL = f"s3://{BUCKET}/{PREFIX}"
 OURS = "20260301T120000Z-3f9a"
@@ -50,12 +48,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    place = tmp_path / "run"
-    place.mkdir()
-    (place / "config.yaml").write_text("datastore: {shards: 4}\n")
-    with Datastore.open_embedded(place / "store", "trips", SHARDS) as store:
-        store.put_new_cells(rides(0, 300))
-    return place
+    return filled_run_dir(tmp_path)
 
 
 @pytest.fixture
@@ -63,19 +56,6 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
     with Datastore.open_embedded(tmp_path / "source", "trips", SHARDS) as opened:
         opened.put_new_cells(rides(0, 100))
         yield opened
-
-
-def run(*words: object) -> tuple[int, str]:
-    """Exit code, and the output or the error."""
-    result = CliRunner().invoke(command_line(str(words[0])), [str(word) for word in words])
-    if isinstance(result.exception, CellfeedError):
-        return result.exception.exit_code, str(result.exception)
-    return result.exit_code, result.output
-
-
-def log_of(place: Path) -> list[object]:
-    with Datastore.open_embedded(place / "store", "trips", SHARDS) as store:
-        return [store.engine.scan(shard, 0, 10_000) for shard in range(SHARDS)]
 
 
 def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None) -> Backup:

@@ -1,4 +1,5 @@
-"""A datastore on one cluster, and a folder for its backups."""
+"""A datastore on one cluster, and a folder for its backups; a cluster that replicates
+asynchronously."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pytest
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster
+from tests.support.local_mariadb import MariaDB
+from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
 
 
 @pytest.fixture
@@ -22,3 +24,12 @@ def folder(tmp_path: Path) -> BackupFolder:
 def store(cluster: TestCluster) -> Iterator[Datastore]:
     with Datastore(ClusteredEngine(DATASTORE, SHARDS, {"c1": cluster.openers()})) as opened:
         yield opened
+
+
+@pytest.fixture
+def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
+    """Without semi-synchronous replication: a master acknowledges cells that no minion has."""
+    made = make_cluster("c1", servers, semi_sync=False)
+    yield made
+    made.admin.close()
+    made.bare()

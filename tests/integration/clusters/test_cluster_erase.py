@@ -3,8 +3,6 @@ cluster's buffer brings a row back."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -13,7 +11,6 @@ import pytest
 
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, Outcome
-from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.values import WriteTerms
@@ -22,9 +19,14 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.errors import OutcomeUnknown, RowErased, StaleWriter
 from tests.integration.clusters.test_cluster_trim import SHARD, cells, on_every_node
 from tests.support.cli_instance import cellfeed
-from tests.support.cluster_steps import checksums, open_engine, put_until_stored
+from tests.support.cluster_steps import (
+    checksums,
+    open_engine,
+    put_until_stored,
+    two_buffering_clusters,
+)
 from tests.support.local_mariadb import MariaDB
-from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
+from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, configured
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -32,15 +34,6 @@ pytestmark = [
     pytest.mark.xdist_group("mariadb-cluster"),
     pytest.mark.timeout(240),
 ]
-
-
-@pytest.fixture
-def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
-    """Without semi-synchronous replication: a master commits cells that no minion has."""
-    made = make_cluster("c1", servers, semi_sync=False)
-    yield made
-    made.admin.close()
-    made.bare()
 
 
 def bodies_of(cluster: TestCluster, node: str, row_key: bytes) -> list[bytes]:
@@ -154,18 +147,7 @@ def test_an_erasure_that_only_the_old_master_had_is_done_again(
     asynchronous: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cellfeed.store.clusters.serving.cluster.MINION_WAIT_S", 0.5)
-    nodes = [{"name": name, "url": server.url} for name, server in asynchronous.servers.items()]
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "datastore": {
-                    "shards": SHARDS,
-                    "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}],
-                }
-            }
-        )
-    )
+    config = configured(asynchronous, tmp_path, semi_sync=False)
     victim, *others = cells(1, 6)
     late = NewCell(victim.row_key, "NOTES", 1, b"{}")
     with closing(open_engine(asynchronous)) as engine:
@@ -230,66 +212,52 @@ def test_heads_differ_once_more_for_each_node_that_comes_to_an_erasure(
 def test_copies_of_an_erased_row_in_another_clusters_buffer_go_and_never_come_back(
     servers: list[MariaDB],
 ) -> None:
-    divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
-    made = [
-        make_cluster(name, [server], divided)
-        for name, server in zip(["c1", "c2"], servers, strict=False)
-    ]
-    try:
-        with closing(
-            ClusteredEngine(
-                DATASTORE, SHARDS, {each.name: each.openers() for each in made}, copies=1
-            )
-        ) as engine:
-            shard = next(shard for shard in range(SHARDS) if engine.commit_group(shard) == "c1")
-            first, second, third = cells(1, 3, shard)
+    with two_buffering_clusters(servers) as engine:
+        shard = next(shard for shard in range(SHARDS) if engine.commit_group(shard) == "c1")
+        first, second, third = cells(1, 3, shard)
 
-            def waiting() -> set[UUID]:
-                return {
-                    UUID(bytes=row_key)
-                    for (row_key,) in servers[1].sql("SELECT row_key FROM trips_meta.buffered_cell")
-                }
+        def waiting() -> set[UUID]:
+            return {
+                UUID(bytes=row_key)
+                for (row_key,) in servers[1].sql("SELECT row_key FROM trips_meta.buffered_cell")
+            }
 
-            engine.put([first, second])
-            assert waiting() == {UUID(bytes=cell.row_key) for cell in (first, second)}
-            engine.erase(first.row_key)
-            assert waiting() == {UUID(bytes=second.row_key)}
-            # A put that comes later leaves no copy behind; one whose process died behind its copy,
-            # or that was accepted, is dropped by the drain.
-            again = NewCell(second.row_key, "NOTES", 1, b"{}")
-            engine.erase(second.row_key)
-            assert [result.outcome for result in engine.put([again, third])] == [
-                Outcome.FAILED,
-                Outcome.STORED,
-            ]
-            assert waiting() == {UUID(bytes=third.row_key)}
-            buffer = engine.clusters["c2"]
-            buffer.write(lambda node, role: node.buffer.add("c1", [first, again], role.terms))
-            buffer.write(lambda node, role: node.buffer.accept("c1", [first], role.terms))
-            assert engine.drain.drain_once(0) == 3
-            assert waiting() == set()
-            assert [cell.column_name for cell in engine.row_cells(second.row_key)] == [
-                "BASE",
-                ERASED_COLUMN,
-            ]
-            servers[1].kill()
-            with pytest.raises(OutcomeUnknown, match="copies of its puts may still wait"):
-                engine.erase(third.row_key)
-            assert [is_erased(cell.body) for cell in engine.row_cells(third.row_key)] == [
-                True,
-                True,
-            ]
-            servers[1].start()
-            wait_until(
-                lambda: not engine.clusters["c2"].nodes["a"].breaker.is_open,
-                "it may be asked again",
-            )
-            wait_until(lambda: _erased(engine, third.row_key), "the copies are gone as well")
-            assert waiting() == set()
-    finally:
-        for each in made:
-            each.admin.close()
-            each.bare()
+        engine.put([first, second])
+        assert waiting() == {UUID(bytes=cell.row_key) for cell in (first, second)}
+        engine.erase(first.row_key)
+        assert waiting() == {UUID(bytes=second.row_key)}
+        # A put that comes later leaves no copy behind; one whose process died behind its copy,
+        # or that was accepted, is dropped by the drain.
+        again = NewCell(second.row_key, "NOTES", 1, b"{}")
+        engine.erase(second.row_key)
+        assert [result.outcome for result in engine.put([again, third])] == [
+            Outcome.FAILED,
+            Outcome.STORED,
+        ]
+        assert waiting() == {UUID(bytes=third.row_key)}
+        buffer = engine.clusters["c2"]
+        buffer.write(lambda node, role: node.buffer.add("c1", [first, again], role.terms))
+        buffer.write(lambda node, role: node.buffer.accept("c1", [first], role.terms))
+        assert engine.drain.drain_once(0) == 3
+        assert waiting() == set()
+        assert [cell.column_name for cell in engine.row_cells(second.row_key)] == [
+            "BASE",
+            ERASED_COLUMN,
+        ]
+        servers[1].kill()
+        with pytest.raises(OutcomeUnknown, match="copies of its puts may still wait"):
+            engine.erase(third.row_key)
+        assert [is_erased(cell.body) for cell in engine.row_cells(third.row_key)] == [
+            True,
+            True,
+        ]
+        servers[1].start()
+        wait_until(
+            lambda: not engine.clusters["c2"].nodes["a"].breaker.is_open,
+            "it may be asked again",
+        )
+        wait_until(lambda: _erased(engine, third.row_key), "the copies are gone as well")
+        assert waiting() == set()
 
 
 def _erased(engine: ClusteredEngine, row_key: bytes) -> bool:

@@ -3,7 +3,6 @@ begins with the first one."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ from tests.support.cluster_steps import (
     without_replication,
 )
 from tests.support.local_mariadb import MariaDB
-from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, make_cluster
+from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, configured, make_cluster
 
 pytestmark = [
     pytest.mark.integration,
@@ -327,18 +326,7 @@ def test_the_status_shows_the_mode_and_what_the_configuration_asks_for(
     cluster: TestCluster, engine: ClusteredEngine, tmp_path: Path
 ) -> None:
     put_until_stored(engine, cells(range(3)))
-    nodes = [{"name": name, "url": server.url} for name, server in cluster.servers.items()]
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "datastore": {
-                    "shards": SHARDS,
-                    "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}],
-                }
-            }
-        )
-    )
+    config = configured(cluster, tmp_path, semi_sync=False)
     told = cellfeed("cluster", "status", "--config", str(config)).stdout
     assert "master a, semi-synchronous" in told
     assert "the configuration says `semi_sync: false`: cellfeed cluster init" in told

@@ -3,8 +3,6 @@ are cut off, minions that stopped."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from uuid import UUID
@@ -41,39 +39,13 @@ from tests.support.cluster_steps import (
     without_replication,
 )
 from tests.support.local_mariadb import MariaDB
-from tests.support.mariadb_cluster import SHARDS, TestCluster, make_cluster
+from tests.support.mariadb_cluster import TestCluster, configured, make_cluster
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.xdist_group("mariadb-cluster"),
     pytest.mark.timeout(240),
 ]
-
-
-@pytest.fixture
-def asynchronous(servers: list[MariaDB]) -> Iterator[TestCluster]:
-    """Without semi-synchronous replication: a master acknowledges cells that no minion has."""
-    made = make_cluster("c1", servers, semi_sync=False)
-    yield made
-    made.admin.close()
-    made.bare()
-
-
-def configured(cluster: TestCluster, tmp_path: Path) -> Path:
-    """A file that names the cluster."""
-    nodes = [{"name": name, "url": server.url} for name, server in cluster.servers.items()]
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "datastore": {
-                    "shards": SHARDS,
-                    "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": False}],
-                }
-            }
-        )
-    )
-    return config
 
 
 def test_an_old_master_that_is_ahead_by_itself_is_never_promoted(asynchronous: TestCluster) -> None:
@@ -193,7 +165,7 @@ def test_an_old_master_that_nobody_could_fence_is_fenced_before_it_is_looked_thr
 def test_the_command_lists_what_an_old_master_has_alone_and_puts_it_again_when_told_to(
     asynchronous: TestCluster, tmp_path: Path
 ) -> None:
-    config = configured(asynchronous, tmp_path)
+    config = configured(asynchronous, tmp_path, semi_sync=False)
     with closing(open_engine(asynchronous)) as engine:
         engine.put(cells(range(10)))
         eventually(lambda: shown(engine) == 10, "replicated")
@@ -230,7 +202,7 @@ def test_the_command_lists_what_an_old_master_has_alone_and_puts_it_again_when_t
 def test_what_an_old_master_has_of_a_row_that_was_erased_and_trimmed_since_is_not_put_again(
     asynchronous: TestCluster, tmp_path: Path
 ) -> None:
-    config = configured(asynchronous, tmp_path)
+    config = configured(asynchronous, tmp_path, semi_sync=False)
     engine = open_engine(asynchronous)
     with Datastore(engine) as store:
         engine.put(cells(range(10)))

@@ -12,13 +12,12 @@ from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
-import yaml
 
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from tests.support.cli_instance import ROOT, cellfeed
-from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster
+from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, configured
 from tests.support.waiting import wait_until
 from tests.support.worker_thread import worker_thread
 
@@ -40,16 +39,7 @@ def datastore(cluster: TestCluster) -> Iterator[Datastore]:
 @pytest.fixture
 def run_dir(cluster: TestCluster, tmp_path: Path) -> Path:
     """A run directory of an instance over the cluster, none of whose processes runs."""
-    nodes = [{"name": name, "url": server.url} for name, server in cluster.servers.items()]
-    config = {
-        "datastore": {
-            "name": DATASTORE,
-            "shards": SHARDS,
-            "clusters": [{"name": "c1", "nodes": nodes}],
-        }
-    }
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    return tmp_path
+    return configured(cluster, tmp_path).parent
 
 
 def put(datastore: Datastore, numbers: range) -> None:

@@ -3,7 +3,6 @@ promoted; a refused one leaves the cluster as it was."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ from tests.support.cluster_steps import (
     without_replication,
 )
 from tests.support.local_mariadb import MariaDB
-from tests.support.mariadb_cluster import SHARDS, TestCluster, make_cluster
+from tests.support.mariadb_cluster import TestCluster, configured, make_cluster
 
 pytestmark = [
     pytest.mark.integration,
@@ -113,17 +112,7 @@ def test_a_switch_that_no_minion_can_take_over_is_refused_and_the_master_takes_w
         put_until_stored(engine, cells(range(3)))
         eventually(lambda: shown(engine) == 3, "replicated")
         without_replication(made, "b", "c")
-        # One commit that only the master has; a semi-synchronous one waits for a minion, and is cut
-        # off by the fence.
-        alone = threading.Thread(target=_put_alone, args=(engine,))
-        alone.start()
-        eventually(
-            lambda: (
-                position(made.admin.server("a")).sequence
-                > position(made.admin.server("b")).sequence
-            ),
-            "the master is ahead",
-        )
+        alone = _ahead_by_one(made, engine)
         with pytest.raises(
             StorageUnavailable,
             match=(
@@ -137,6 +126,20 @@ def test_a_switch_that_no_minion_can_take_over_is_refused_and_the_master_takes_w
         assert promote(made.admin).master == "b"
 
 
+def _ahead_by_one(made: TestCluster, engine: ClusteredEngine) -> threading.Thread:
+    """Begins one commit that only the master has. A semi-synchronous one waits for a minion, and
+    ends at the fence. Gives the thread that put it."""
+    alone = threading.Thread(target=_put_alone, args=(engine,))
+    alone.start()
+    eventually(
+        lambda: (
+            position(made.admin.server("a")).sequence > position(made.admin.server("b")).sequence
+        ),
+        "the master is ahead",
+    )
+    return alone
+
+
 def _put_alone(engine: ClusteredEngine) -> None:
     try:
         engine.put(cells(range(3, 4)))
@@ -147,31 +150,12 @@ def _put_alone(engine: ClusteredEngine) -> None:
 def test_a_master_that_no_minion_catches_up_with_is_given_up_by_name(
     made: TestCluster, quick_handover: None, tmp_path: Path
 ) -> None:
-    nodes = [{"name": name, "url": server.url} for name, server in made.servers.items()]
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "datastore": {
-                    "shards": SHARDS,
-                    "clusters": [{"name": "c1", "nodes": nodes, "semi_sync": made.admin.semi_sync}],
-                }
-            }
-        )
-    )
+    config = configured(made, tmp_path, semi_sync=made.admin.semi_sync)
     with closing(open_engine(made)) as engine:
         put_until_stored(engine, cells(range(3)))
         eventually(lambda: shown(engine) == 3, "replicated")
         without_replication(made, "b", "c")
-        alone = threading.Thread(target=_put_alone, args=(engine,))
-        alone.start()
-        eventually(
-            lambda: (
-                position(made.admin.server("a")).sequence
-                > position(made.admin.server("b")).sequence
-            ),
-            "the master is ahead",
-        )
+        alone = _ahead_by_one(made, engine)
         done = cellfeed("cluster", "promote", "c1", "--give-up", "a", "--config", str(config))
         assert (done.returncode, "b is master in epoch 1" in done.stdout) == (0, True), done.stderr
         alone.join()

@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 import pytest
 
 from cellfeed.store.cells.cell import NewCell
-from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again, is_prefix
@@ -25,14 +24,19 @@ from cellfeed.store.errors import (
     Unavailable,
 )
 from cellfeed.store.failpoints import unwatch_failpoint, watch_failpoint
-from tests.support.cluster_steps import checksums, eventually, open_engine, put_until_stored
+from tests.support.cluster_steps import (
+    checksums,
+    eventually,
+    open_engine,
+    put_until_stored,
+    two_buffering_clusters,
+)
 from tests.support.local_mariadb import MariaDB
 from tests.support.mariadb_cluster import (
     DATASTORE,
     SHARDS,
     TestCluster,
     cells_of_shard,
-    make_cluster,
 )
 from tests.support.waiting import wait_until
 
@@ -190,37 +194,21 @@ def test_what_another_cluster_still_buffers_is_not_trimmed_away_under_it(
     servers: list[MariaDB],
 ) -> None:
     """The drain would find the cell gone, and store it a second time."""
-    divided = even_map(DATASTORE, SHARDS, ["c1", "c2"])
-    made = [
-        make_cluster(name, [server], divided)
-        for name, server in zip(["c1", "c2"], servers, strict=False)
-    ]
-    try:
-        with closing(
-            ClusteredEngine(
-                DATASTORE, SHARDS, {each.name: each.openers() for each in made}, copies=1
-            )
-        ) as engine:
-            shard = next(shard for shard in range(SHARDS) if engine.commit_group(shard) == "c1")
-            written = cells(1, 5, shard)
-            engine.put(written)
-            assert [len(counts) for counts in engine.drain.counts().values()] == [0, 1]
-            assert engine.trim_limits([shard]) == {shard: 0}
-            with pytest.raises(InvalidLocation, match="only cells below 0"):
-                engine.trim(shard, 5)
-            assert engine.drain.drain_once(0) == 5
-            assert engine.trim_limits([shard]) == {shard: 5}
-            # The masters' clocks may differ: cells of the minute before a buffered one stay too.
-            engine.put(cells(6, 5, shard))
-            assert engine.trim_limits([shard]) == {shard: 0}
-            assert engine.drain.drain_once(0) == 5
-            assert engine.trim(shard, 5) == 5
-            servers[1].kill()
-            with pytest.raises(
-                StorageUnavailable, match="cluster c2 cannot report its buffer for c1"
-            ):
-                engine.trim_limits([shard])
-    finally:
-        for each in made:
-            each.admin.close()
-            each.bare()
+    with two_buffering_clusters(servers) as engine:
+        shard = next(shard for shard in range(SHARDS) if engine.commit_group(shard) == "c1")
+        written = cells(1, 5, shard)
+        engine.put(written)
+        assert [len(counts) for counts in engine.drain.counts().values()] == [0, 1]
+        assert engine.trim_limits([shard]) == {shard: 0}
+        with pytest.raises(InvalidLocation, match="only cells below 0"):
+            engine.trim(shard, 5)
+        assert engine.drain.drain_once(0) == 5
+        assert engine.trim_limits([shard]) == {shard: 5}
+        # The masters' clocks may differ: cells of the minute before a buffered one stay too.
+        engine.put(cells(6, 5, shard))
+        assert engine.trim_limits([shard]) == {shard: 0}
+        assert engine.drain.drain_once(0) == 5
+        assert engine.trim(shard, 5) == 5
+        servers[1].kill()
+        with pytest.raises(StorageUnavailable, match="cluster c2 cannot report its buffer for c1"):
+            engine.trim_limits([shard])

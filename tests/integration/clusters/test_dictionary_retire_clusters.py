@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cellfeed.store.cells.body_codec import (
     CODEC_JSON_DICTIONARY,
@@ -37,7 +36,7 @@ from cellfeed.store.failpoints import (
 )
 from tests.support.cli_commands import done, killed
 from tests.support.local_mariadb import MariaDB
-from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster
+from tests.support.mariadb_cluster import DATASTORE, SHARDS, TestCluster, configured
 from tests.support.move_steps import SHARD, move, open_engine
 from tests.support.rides import rides
 from tests.support.waiting import wait_until
@@ -187,14 +186,7 @@ def test_the_command_that_was_killed_with_kill_9_is_run_again(
 ) -> None:
     clusters, engine = three
     before = logs(clusters)
-    config = tmp_path / "cellfeed.yaml"
-    nodes = [{"name": n, "url": each.url} for n, each in clusters["c1"].servers.items()]
-    datastore = {
-        "name": DATASTORE,
-        "shards": SHARDS,
-        "clusters": [{"name": "c1", "nodes": nodes}],
-    }
-    config.write_text(yaml.safe_dump({"datastore": datastore}))
+    config = configured(clusters["c1"], tmp_path)
     words = ("dictionary", "retire", OLD.name, "--config", config, "--run-dir", tmp_path)
     killed("dictionary.retire.between_batches", *words)
     assert sum(engine.bodies_with(PREFIX).values()) > 0

@@ -8,9 +8,6 @@ import pwd
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -33,13 +30,11 @@ from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import InvalidRequest, NotFound, Refused
 from cellfeed.store.wakeups import Listener, poke_once
 from tests.support.trigger_workers import (
-    COORDINATIONS,
     GROUP,
     Recorder,
     all_cells,
     ends,
     offsets,
-    open_coordination,
     put,
     working,
 )
@@ -48,18 +43,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("quick_looks")
 
 BY = Operator("somebody@here", "a look at the fares")
-
-
-@pytest.fixture
-def datastore(tmp_path: Path) -> Iterator[Datastore]:
-    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
-        yield opened
-
-
-@pytest.fixture(params=COORDINATIONS)
-def coordinator(request: pytest.FixtureRequest, datastore: Datastore) -> Iterator[Coordinator]:
-    with closing(open_coordination(request.param, datastore)) as opened:
-        yield opened
 
 
 def deeds(state: StateTable) -> list[tuple[str, str, str]]:

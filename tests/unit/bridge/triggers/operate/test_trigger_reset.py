@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -50,37 +49,6 @@ pytestmark = pytest.mark.usefixtures("quick_looks")
 BY = Operator("somebody@here", "a bug in the fares")
 
 
-@pytest.fixture
-def datastore(tmp_path: Path) -> Iterator[Datastore]:
-    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
-        yield opened
-
-
-@pytest.fixture
-def tree() -> ZooKeeperTree:
-    return ZooKeeperTree()
-
-
-@pytest.fixture(params=COORDINATIONS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def coordinator(kind: str, datastore: Datastore, tree: ZooKeeperTree) -> Iterator[Coordinator]:
-    with closing(open_coordination(kind, datastore, tree)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def workers_coordinator(
-    kind: str, datastore: Datastore, tree: ZooKeeperTree
-) -> Iterator[Coordinator]:
-    """The workers' own: in another process it would be another one."""
-    with closing(open_coordination(kind, datastore, tree)) as opened:
-        yield opened
-
-
 def reset(datastore: Datastore, coordinator: Coordinator, to: str, **options: float) -> None:
     locations = wanted_locations(to, GROUP, datastore, coordinator)
     Reset(datastore, coordinator, GROUP, BY, to=to).run(locations, lease_s=LEASE_S, **options)
@@ -91,11 +59,11 @@ def caught_up(datastore: Datastore, coordinator: Coordinator) -> bool:
 
 
 def test_a_reset_while_a_worker_runs_has_it_go_on_elsewhere(
-    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator
+    datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     recorder = Recorder()
     put(datastore, range(100))
-    with working(datastore, workers_coordinator, recorder):
+    with working(datastore, other_host, recorder):
         wait_until(lambda: caught_up(datastore, coordinator), "all cells are run")
         reset(datastore, coordinator, "earliest")
         wait_until(lambda: len(recorder.cells) == 200, "all are run again")
@@ -117,14 +85,14 @@ def test_a_reset_while_a_worker_runs_has_it_go_on_elsewhere(
 
 
 def test_a_worker_that_slept_through_a_reset_cannot_undo_it_by_a_late_save(
-    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator
+    datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     recorder = Recorder()
     put(datastore, range(60))
     # As a process that is paused: nobody renews its lease, and its run is in the middle of a cell.
-    membership = Membership(workers_coordinator, GROUP, "zombie", LEASE_S / 2)
+    membership = Membership(other_host, GROUP, "zombie", LEASE_S / 2)
     runs = TakeOver(
-        recorder.trigger, datastore, workers_coordinator, ParkedCells(datastore.state), membership
+        recorder.trigger, datastore, other_host, ParkedCells(datastore.state), membership
     ).take(membership.session, range(4))
     assert len(runs) == 4
     asleep, awake = threading.Event(), threading.Event()
@@ -163,7 +131,7 @@ def test_a_worker_that_slept_through_a_reset_cannot_undo_it_by_a_late_save(
 
 
 def test_a_reset_gives_up_and_changes_nothing_while_a_cell_does_not_end(
-    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator
+    datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     recorder, go_on = Recorder(), threading.Event()
     begun: list[Cell] = []
@@ -175,7 +143,7 @@ def test_a_reset_gives_up_and_changes_nothing_while_a_cell_does_not_end(
     recorder.before = hold
     put(datastore, range(40))
     try:
-        with working(datastore, workers_coordinator, recorder):
+        with working(datastore, other_host, recorder):
             wait_until(lambda: len(begun) == 4, "a cell of each shard is being run")
             with pytest.raises(
                 Refused,
@@ -219,7 +187,7 @@ def test_two_resets_at_once_are_one_after_the_other_or_one_is_refused(
 
 
 def test_a_reset_beside_another_is_refused_before_it_asks_anybody_to_wait(
-    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator
+    datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     put(datastore, range(20))
     refused: list[str] = []
@@ -228,7 +196,7 @@ def test_a_reset_beside_another_is_refused_before_it_asks_anybody_to_wait(
         unwatch_failpoint("reset.after_hold")
         before = datastore.state.get(Control(datastore.state, GROUP).reset_key)
         with pytest.raises(Refused) as error:
-            reset(datastore, workers_coordinator, "latest")
+            reset(datastore, other_host, "latest")
         refused.append(str(error.value))
         assert datastore.state.get(Control(datastore.state, GROUP).reset_key) == before
 
@@ -316,14 +284,14 @@ def test_a_reset_that_is_killed_has_happened_as_a_whole_or_not_at_all(
     kind: str,
     datastore: Datastore,
     tree: ZooKeeperTree,
-    workers_coordinator: Coordinator,
+    other_host: Coordinator,
     failpoint: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder()
     put(datastore, range(60))
-    with working(datastore, workers_coordinator, recorder):
-        wait_until(lambda: caught_up(datastore, workers_coordinator), "all cells are run")
+    with working(datastore, other_host, recorder):
+        wait_until(lambda: caught_up(datastore, other_host), "all cells are run")
         monkeypatch.setattr(Reset, "_end", lambda *_: None)  # a killed process tidies nothing up
         set_failpoint(failpoint, "raise")
         killed = open_coordination(kind, datastore, tree)
@@ -337,19 +305,19 @@ def test_a_reset_that_is_killed_has_happened_as_a_whole_or_not_at_all(
                 lambda: len(recorder.cells) == (140 if decided else 80),
                 "the workers go on once its session has run out",
             )
-            wait_until(lambda: caught_up(datastore, workers_coordinator), "and save")
+            wait_until(lambda: caught_up(datastore, other_host), "and save")
     assert len(recorder.cells) == (140 if decided else 80)
 
 
 def test_a_reset_that_slept_past_its_own_lease_changes_nothing(
     datastore: Datastore,
     coordinator: Coordinator,
-    workers_coordinator: Coordinator,
+    other_host: Coordinator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder()
     put(datastore, range(60))
-    with working(datastore, workers_coordinator, recorder):
+    with working(datastore, other_host, recorder):
         wait_until(lambda: caught_up(datastore, coordinator), "all cells are run")
         monkeypatch.setattr("cellfeed.bridge.triggers.operate.reset.LeaseKeeper", Asleep)
 
@@ -383,7 +351,7 @@ class Asleep:
 
 
 def test_parked_cells_that_the_trigger_comes_to_again_are_not_parked_any_more(
-    datastore: Datastore, coordinator: Coordinator, workers_coordinator: Coordinator
+    datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     recorder = Recorder()
 
@@ -393,7 +361,7 @@ def test_parked_cells_that_the_trigger_comes_to_again_are_not_parked_any_more(
     recorder.before = fail
     put(datastore, range(10))
     parked = ParkedCells(datastore.state)
-    with working(datastore, workers_coordinator, recorder):
+    with working(datastore, other_host, recorder):
         wait_until(lambda: parked.count(GROUP) == 10, "all are parked")
         wait_until(lambda: caught_up(datastore, coordinator), "all are parked and passed")
     recorder.before = lambda _: None
@@ -404,7 +372,7 @@ def test_parked_cells_that_the_trigger_comes_to_again_are_not_parked_any_more(
         cell for cell in all_cells(datastore) if cell[0] != shard or cell[1] < 1
     ]
     assert history(datastore.state, GROUP)[-1].unparked == 10 - len(left)
-    with working(datastore, workers_coordinator, recorder):
+    with working(datastore, other_host, recorder):
         wait_until(lambda: caught_up(datastore, coordinator), "they are run")
     assert sorted({*recorder.cells}) == [cell for cell in all_cells(datastore) if cell not in left]
 

@@ -4,10 +4,8 @@ whole or not at all, wherever the one that renames is killed."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import patch
 from uuid import UUID
 
@@ -40,7 +38,6 @@ from cellfeed.store.failpoints import (
 )
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.trigger_workers import (
-    COORDINATIONS,
     LEASE_S,
     all_cells,
     ends,
@@ -80,28 +77,6 @@ class Bills:
         bills = cls(OLD, **options)
         bills.trigger = replace(bills.trigger, entry="", earlier_group="")
         return bills
-
-
-@pytest.fixture
-def datastore(tmp_path: Path) -> Iterator[Datastore]:
-    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
-        yield opened
-
-
-@pytest.fixture
-def tree() -> ZooKeeperTree:
-    return ZooKeeperTree()
-
-
-@pytest.fixture(params=COORDINATIONS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def coordinator(kind: str, datastore: Datastore, tree: ZooKeeperTree) -> Iterator[Coordinator]:
-    with closing(open_coordination(kind, datastore, tree)) as opened:
-        yield opened
 
 
 def location(coordinator: Coordinator, group: str) -> dict[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.trigger_workers import (
-    COORDINATIONS,
     GROUP,
     Recorder,
     ends,
@@ -47,25 +45,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("quick_looks")
 
 BY = Operator("somebody@here", "a look at the fares")
-
-
-@pytest.fixture
-def datastore(tmp_path: Path) -> Iterator[Datastore]:
-    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
-        yield opened
-
-
-@pytest.fixture
-def tree() -> ZooKeeperTree:
-    return ZooKeeperTree()
-
-
-@pytest.fixture(params=COORDINATIONS)
-def coordinator(
-    request: pytest.FixtureRequest, datastore: Datastore, tree: ZooKeeperTree
-) -> Iterator[Coordinator]:
-    with closing(open_coordination(request.param, datastore, tree)) as opened:
-        yield opened
 
 
 def read(datastore: Datastore, coordinator: Coordinator) -> GroupLag:

@@ -4,8 +4,6 @@ until an operator has said that it is to change."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,39 +36,10 @@ from cellfeed.store.failpoints import (
     unwatch_failpoint,
     watch_failpoint,
 )
-from cellfeed.testing.zookeeper_tree import ZooKeeperTree
-from tests.support.trigger_workers import COORDINATIONS, LEASE_S, open_coordination
+from tests.support.trigger_workers import LEASE_S
 
 GROUP = "rides"
 BY = Operator("somebody@here", "the column has another name now")
-
-
-@pytest.fixture
-def datastore(tmp_path: Path) -> Iterator[Datastore]:
-    with Datastore.open_embedded(tmp_path / "store", shards=4) as opened:
-        yield opened
-
-
-@pytest.fixture
-def tree() -> ZooKeeperTree:
-    return ZooKeeperTree()
-
-
-@pytest.fixture(params=COORDINATIONS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def coordinator(kind: str, datastore: Datastore, tree: ZooKeeperTree) -> Iterator[Coordinator]:
-    with closing(open_coordination(kind, datastore, tree)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def other_host(kind: str, datastore: Datastore, tree: ZooKeeperTree) -> Iterator[Coordinator]:
-    with closing(open_coordination(kind, datastore, tree)) as opened:
-        yield opened
 
 
 def bills(column: str = "BASE", *, entry: str = "") -> Trigger:

@@ -176,7 +176,7 @@ def test_every_right_is_asked_for_by_an_api_and_every_set_of_them_is_tried() -> 
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_who_has_the_rights_is_answered_and_nobody_else(
+def test_holders_of_the_rights_are_answered_and_nobody_else(
     running: Running, key: int, version: int
 ) -> None:
     for row in rows_of(key, version):
@@ -253,7 +253,7 @@ def _swapped(value: Any, names: dict[Any, Any]) -> Any:
     return names.get(value, value) if not isinstance(value, bool | int | bytes) else value
 
 
-def test_a_user_is_shown_itself_and_what_others_may_do_is_not(running: Running) -> None:
+def test_a_user_is_shown_itself_and_no_rights_of_others(running: Running) -> None:
     shown = decoded(50, 0, running.run(running.ask(50, 0, {"users": None}, USER)))
     assert [each.user for each in shown.results] == [USER]
     acls = decoded(29, 1, running.run(running.ask(29, 1, ROWS[29][0].ask(1), USER)))

@@ -108,7 +108,7 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "cellfeed offsets set": "tests/integration/triggers/zookeeper/test_histories.py::"
         "test_offsets_that_were_lost_are_shown_and_set_by_the_command_line",
         "cellfeed offsets accept": "tests/integration/triggers/zookeeper/test_histories.py::"
-        "test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_command_line",
+        "test_consumer_groups_that_wait_after_a_rollback_are_shown_and_resumed_by_the_command_line",
     },
 }
 """By page and the beginning of a piece the test, or its fixture, that runs it as it stands or with

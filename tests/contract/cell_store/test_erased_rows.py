@@ -55,7 +55,7 @@ def test_an_erased_row_is_found_by_no_key_refuses_puts_and_keeps_its_places_in_t
     assert store.erase_row(row) == ErasedRow(shard, erased.added_id, 0)
 
 
-def test_the_column_that_tells_of_erasures_takes_no_puts(store: CellStore, row: UUID) -> None:
+def test_the_column_that_marks_erasures_takes_no_puts(store: CellStore, row: UUID) -> None:
     with pytest.raises(InvalidColumn, match="marks erased rows"):
         store.put_cell(row, ERASED_COLUMN, 0, {})
     with pytest.raises(InvalidRowKey):

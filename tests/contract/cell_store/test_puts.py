@@ -25,7 +25,9 @@ from tests.support.odd_bodies import ODD_BODIES
 
 
 @pytest.mark.parametrize("body", ODD_BODIES, ids=range(len(ODD_BODIES)))
-def test_a_body_comes_back_as_it_was_put(store: CellStore, row: UUID, body: dict[str, Any]) -> None:
+def test_a_body_is_returned_as_it_was_put(
+    store: CellStore, row: UUID, body: dict[str, Any]
+) -> None:
     result = store.put_cell(row, "BASE", 1, body)
     assert result.outcome is Outcome.STORED
     found = store.get_cell(row, "BASE", 1)

@@ -37,7 +37,7 @@ def test_the_latest_cell_has_the_highest_ref_key_in_any_order_of_puts(
     "column",
     ["BASE", "a b+c%2F/d?e&f=g#h", "Ünïcode-🚕", "..", '"quoted"\\', "x" * 128, " ", "𝔘" * 32],
 )
-def test_a_column_name_is_told_from_every_other(store: CellStore, row: UUID, column: str) -> None:
+def test_a_column_name_differs_from_every_other(store: CellStore, row: UUID, column: str) -> None:
     store.put_cell(row, column, 1, {"column": column})
     store.put_cell(
         row, column.swapcase() if column.swapcase() != column else "other", 1, {"column": "other"}
@@ -60,7 +60,7 @@ def test_a_row_is_the_latest_cell_of_each_column(store: CellStore, row: UUID) ->
     assert store.get_row(uuid4()) == {}
 
 
-def test_what_is_not_there_is_none(store: CellStore, row: UUID) -> None:
+def test_a_cell_that_is_not_there_is_none(store: CellStore, row: UUID) -> None:
     assert store.get_cell(row, "BASE", 1) is None
     assert store.get_cell_latest(row, "BASE") is None
     assert store.get_cells([(row, "BASE", 1)]) == [None]
@@ -137,7 +137,7 @@ def test_many_shards_are_read_at_once(store: CellStore) -> None:
         assert piece == store.get_cells_for_shard(shard, heads[shard].next_added_id, 200)
 
 
-def test_both_tell_the_same_of_the_same_cells(
+def test_both_give_the_same_answers_about_the_same_cells(
     datastore: Datastore, remote: CellStore, row: UUID
 ) -> None:
     for ref_key, body in enumerate(ODD_BODIES):

@@ -148,7 +148,7 @@ def test_both_refuse_in_the_same_words(datastore: Datastore, remote: CellStore, 
 
 
 @pytest.mark.parametrize("read_from", ["MINION", "", "replica", None, 1])
-def test_a_read_from_anywhere_else_is_refused_with_what_there_is(
+def test_a_read_from_anywhere_else_is_refused_with_the_choices(
     store: CellStore, row: UUID, read_from: Any
 ) -> None:
     reads = (

@@ -33,7 +33,7 @@ def test_c1_a_member_is_alive_until_it_leaves_or_its_lease_runs_out(
     assert coordinator.members("g") == ["b"]
 
 
-def test_c1_a_member_that_comes_back_after_days_is_welcome(
+def test_c1_a_member_that_returns_after_days_is_welcome(
     coordinator: Coordinator, time: Time
 ) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)
@@ -141,7 +141,7 @@ def test_c7_joining_under_a_name_in_use_ends_the_earlier_session(coordinator: Co
 @pytest.mark.parametrize("state", ["sqlite", "mysql"], indirect=True)
 @pytest.mark.parametrize("answers_lost", [1, 2])
 @pytest.mark.parametrize("commits", [True, False], ids=["it was committed", "nothing was written"])
-def test_c1_a_renewal_that_broke_off_is_gone_on_with_unless_another_process_has_joined(
+def test_c1_a_renewal_that_broke_off_is_resumed_unless_another_process_has_joined(
     coordinator: Coordinator,
     state: StateTable,
     time: Time,
@@ -185,7 +185,7 @@ def check_gone_on_with(coordinator: Coordinator, old: Session) -> None:
 
 
 @pytest.mark.parametrize("state", ["zookeeper", "zookeeper in memory"], indirect=True)
-def test_c1_a_renewal_whose_answer_got_lost_in_zookeeper_is_gone_on_with_unless_another_process_has_joined(  # noqa: E501
+def test_c1_a_renewal_whose_answer_zookeeper_lost_is_resumed_unless_another_process_has_joined(
     coordinator: ZooKeeperCoordinator, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = coordinator.join("g", "a", 10)

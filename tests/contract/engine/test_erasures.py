@@ -109,7 +109,7 @@ def test_e20_the_log_may_be_told_before_any_body_goes(engine: Engine) -> None:
     assert refused.outcome is Outcome.FAILED
 
 
-def test_e20_an_erasure_that_dies_is_done_or_not_and_goes_on(engine: Engine, kind: str) -> None:
+def test_e20_an_erasure_that_dies_is_done_or_not_and_continues(engine: Engine, kind: str) -> None:
     row, other = rows_of_shard(1, 2)
     engine.put([cell(row=each, ref_key=ref_key) for ref_key in range(4) for each in (row, other)])
     died = 0

@@ -200,7 +200,7 @@ def test_e5_a_returned_put_is_seen_by_another_opening_of_the_storage(
     assert open_engine().get([cell(1).triple])[0] is not None
 
 
-def test_e6_a_failed_put_uses_up_no_id_and_the_engine_goes_on(engine: Engine, kind: str) -> None:
+def test_e6_a_failed_put_uses_up_no_id_and_the_engine_continues(engine: Engine, kind: str) -> None:
     engine.put([cell(1)])
     set_failpoint(f"{kind}.put.before_commit", "raise")
     with pytest.raises(FailpointReached):

@@ -101,7 +101,7 @@ def test_e9_locate_finds_the_first_id_at_or_after_a_moment(engine: Engine, clock
     assert engine.locate(0, start) == 0
 
 
-def test_e10_the_latest_cell_has_the_highest_ref_key_whatever_came_last(engine: Engine) -> None:
+def test_e10_the_latest_cell_has_the_highest_ref_key_in_any_order_of_puts(engine: Engine) -> None:
     key = UUID(int=9)
     for ref_key in (5, -(2**63), 2**63 - 1, 7):
         engine.put(
@@ -132,7 +132,7 @@ def test_e14_columns_names_every_column_once(open_engine: EngineMaker) -> None:
     assert engine.columns() == other.columns() == ["BASE", "STATUS", "base"]
 
 
-def test_e16_superseded_are_the_cells_of_which_a_newer_one_lies_in_the_given_part_of_the_log(
+def test_e16_superseded_are_the_cells_with_a_newer_one_in_the_given_part_of_the_log(
     engine: Engine,
 ) -> None:
     """Against all pairs, over random rows, columns, ref keys (newer ones that come first among
@@ -201,7 +201,7 @@ def test_e26_a_read_of_many_keys_ends_with_the_cell_that_fills_it(engine: Engine
     ]
 
 
-def test_e26_a_row_ends_with_the_column_that_fills_the_answer_and_goes_on_behind_it(
+def test_e26_a_row_ends_with_the_column_that_fills_the_answer_and_continues_behind_it(
     engine: Engine,
 ) -> None:
     row, other = UUID(int=1), UUID(int=2)

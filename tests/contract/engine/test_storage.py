@@ -121,7 +121,7 @@ def test_e12_a_forked_child_is_refused_and_leaves_the_parents_connections_alone(
     assert entry.value == b"1"
 
 
-def test_e25_a_history_has_one_identity_for_everybody_who_opens_it(
+def test_e25_a_history_has_one_identity_for_every_opening(
     open_engine: EngineMaker, kind: str
 ) -> None:
     identity = open_engine().history.history_id

@@ -15,7 +15,7 @@ from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, set_failpoin
 from tests.support.engine_steps import SHARDS, Clock, EngineMaker, cell, logged, rows_of_shard
 
 
-def test_e15_a_trim_raises_the_log_start_and_what_is_below_is_gone_everywhere(
+def test_e15_a_trim_raises_the_log_start_and_the_cells_below_are_gone_everywhere(
     engine: Engine,
 ) -> None:
     cells = logged(engine, 10)
@@ -65,7 +65,7 @@ def test_e15_a_trim_goes_in_steps_of_so_many_cells_and_bytes(
     assert engine.trim(1, 10) == 10
 
 
-def test_e15_an_empty_log_goes_on_where_it_was(engine: Engine, clock: Clock) -> None:
+def test_e15_an_empty_log_continues_where_it_was(engine: Engine, clock: Clock) -> None:
     cells = logged(engine, 5)
     written_us = clock.now_us
     assert engine.trim(1, 5) == 5
@@ -77,7 +77,7 @@ def test_e15_an_empty_log_goes_on_where_it_was(engine: Engine, clock: Clock) -> 
     assert engine.heads()[1] == (5, 6, 6, engine.heads()[1].leader_epoch, written_us, 0)
 
 
-def test_e15_a_trimmed_triple_is_put_anew_with_a_new_id_and_then_kept(engine: Engine) -> None:
+def test_e15_a_trimmed_triple_is_put_again_with_a_new_id_and_then_kept(engine: Engine) -> None:
     cells = logged(engine, 4)
     engine.trim(1, 2)
     changed = new_cell(UUID(bytes=cells[0].row_key), "BASE", 1, {"n": "another"})
@@ -98,7 +98,7 @@ def test_e15_nothing_beyond_the_end_of_the_log_is_trimmed(engine: Engine) -> Non
     assert engine.heads()[1].log_start == 0
 
 
-def test_e15_a_trim_that_dies_is_done_or_not_and_goes_on(engine: Engine, kind: str) -> None:
+def test_e15_a_trim_that_dies_is_done_or_not_and_continues(engine: Engine, kind: str) -> None:
     logged(engine, 9)
     died = 0
     for name in sorted(name for name in FAILPOINTS if name.startswith(f"{kind}.trim.")):

@@ -33,7 +33,7 @@ class _Storage:
             self.numbers[shard] = max(number, self.numbers.get(shard, 0))
 
 
-def test_a_fence_is_the_same_on_every_storage_once_it_was_read_whatever_a_raise_left() -> None:
+def test_a_fence_is_the_same_on_every_storage_once_it_was_read_also_after_a_broken_raise() -> None:
     first, second, third = _Storage(), _Storage(), _Storage()
     fences = Fences([first, second])
     before = fences.read(range(3))
@@ -68,7 +68,7 @@ def test_a_write_under_a_fence_that_was_raised_is_refused(index: Index) -> None:
     assert index.entries() == [("ann", 2, True)]
 
 
-def test_whoever_raises_a_fence_sees_all_that_is_ever_written_under_lower_numbers(
+def test_one_who_raises_a_fence_sees_all_that_is_ever_written_under_lower_numbers(
     index: Index,
 ) -> None:
     """Writers write a new entry each time, with the number that they write under as its ref key; a

@@ -22,7 +22,7 @@ from tests.support.fenced_index import CHANGED, OTHER, ROW, Held, Index, base
 from tests.support.index_store_proxy import IndexStoreProxy
 
 
-def test_a_worker_that_was_overtaken_does_not_write_what_was_trimmed_since(index: Index) -> None:
+def test_a_worker_that_was_overtaken_does_not_write_cells_trimmed_since(index: Index) -> None:
     cells = index.put(base(ROW, 1, "ann"))
 
     def overtake_and_trim() -> None:
@@ -36,7 +36,9 @@ def test_a_worker_that_was_overtaken_does_not_write_what_was_trimmed_since(index
     assert index.entries() == []
 
 
-def test_what_is_left_of_a_batch_is_written_when_the_rest_of_it_was_trimmed(index: Index) -> None:
+def test_the_remaining_cells_of_a_batch_are_written_when_the_others_were_trimmed(
+    index: Index,
+) -> None:
     cells = index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"))
 
     def overtake_and_trim() -> None:
@@ -64,7 +66,7 @@ def test_the_owner_of_a_shard_does_not_write_of_an_older_cell_that_is_being_trim
     assert index.entries() == []
 
 
-def test_a_worker_that_was_overtaken_does_not_write_what_was_erased_since(index: Index) -> None:
+def test_a_worker_that_was_overtaken_does_not_write_cells_erased_since(index: Index) -> None:
     cells = index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"))
 
     def overtake_and_erase() -> None:

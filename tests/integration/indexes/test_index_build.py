@@ -69,7 +69,7 @@ def on_a_terminal(*words: str) -> tuple[subprocess.CompletedProcess[str], str]:
     return done, b"".join(shown).decode(errors="replace")
 
 
-def test_a_build_keeps_to_its_throttle_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_a_build_keeps_to_its_throttle_and_continues_after_a_kill(tmp_path: Path) -> None:
     definition, trips = tmp_path / "by_driver.yaml", tmp_path / "trips.ndjson"
     definition.write_text(DEFINITION)
     trips.write_text(

@@ -113,7 +113,7 @@ def plant(datastore: Datastore, version: IndexVersion) -> list[tuple[str, int]]:
     ]
 
 
-def test_a_check_beside_live_writes_tells_no_false_differences(
+def test_a_check_beside_live_writes_reports_no_false_differences(
     datastore: Datastore, tmp_path: Path
 ) -> None:
     with index_worker(datastore) as coordinator:

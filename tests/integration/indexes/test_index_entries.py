@@ -46,7 +46,7 @@ def test_an_entry_moves_when_its_shard_field_changes_and_goes_when_it_is_missing
     assert "field fare of column BASE is no decimal" in status.unfit_last
 
 
-def test_a_page_with_large_cells_ends_early_and_its_cursor_goes_on(datastore: Datastore) -> None:
+def test_a_page_with_large_cells_ends_early_and_its_cursor_continues(datastore: Datastore) -> None:
     with index_worker(datastore):
         version = made_index(datastore, SMALL)
         text = "x" * 1_000_000

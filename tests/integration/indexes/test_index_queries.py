@@ -110,7 +110,7 @@ ZONES = [["Midtown Center"], ["Upper East Side North", "JFK Airport", "Midtown C
 @pytest.mark.parametrize(
     ("where", "sql", "order_by", "sql_order"), QUERIES, ids=[each[1] for each in QUERIES]
 )
-def test_queries_find_what_duckdb_finds(
+def test_queries_find_the_same_rows_as_duckdb(
     trips: tuple[Datastore, str],
     table: duckdb.DuckDBPyConnection,
     zones: list[str],
@@ -194,7 +194,7 @@ def test_fields_and_columns_come_as_asked_for(trips: tuple[Datastore, str]) -> N
         (("by_zone", "a", [("payment", "in", "b")]), "takes a list"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_the_reason(
+def test_an_impossible_question_is_refused_with_the_reason(
     trips: tuple[Datastore, str], arguments: Any, told: str
 ) -> None:
     with Client(trips[1], "trips") as client:
@@ -246,7 +246,7 @@ def test_a_query_that_is_answered_directly_is_answered_as_any_other(
     assert taken == [direct]
 
 
-def test_an_index_that_is_not_there_is_told_with_those_that_are(
+def test_an_index_that_is_not_there_is_reported_with_those_that_are(
     trips: tuple[Datastore, str],
 ) -> None:
     with Client(trips[1], "trips") as client:

@@ -56,7 +56,7 @@ KILLED = [
 ]
 
 
-def test_a_restore_that_goes_on_keeps_the_leader_epoch_that_it_began_with(
+def test_a_restore_that_continues_keeps_the_leader_epoch_that_it_began_with(
     embedded: Datastore, empty_mariadb: MariaDB, tmp_path: Path
 ) -> None:
     backup = backed_up(embedded, tmp_path)
@@ -80,7 +80,7 @@ def test_a_restore_that_goes_on_keeps_the_leader_epoch_that_it_began_with(
 
 
 @pytest.mark.parametrize("failpoint", KILLED)
-def test_a_restore_that_is_killed_is_opened_by_nobody_and_goes_on(
+def test_a_restore_that_is_killed_is_opened_by_nobody_and_continues(
     failpoint: str, embedded: Datastore, empty_mariadb: MariaDB, tmp_path: Path
 ) -> None:
     backup = backed_up(embedded, tmp_path)
@@ -118,7 +118,7 @@ def test_a_restore_that_is_killed_is_opened_by_nobody_and_goes_on(
         assert found == logs(embedded)
 
 
-def test_a_killed_restore_to_a_point_in_time_goes_on_to_that_very_point(
+def test_a_killed_restore_to_a_point_in_time_continues_to_that_very_point(
     embedded: Datastore, empty_mariadb: MariaDB, tmp_path: Path
 ) -> None:
     folder = BackupFolder(tmp_path / "backups")
@@ -152,7 +152,7 @@ def test_a_killed_restore_to_a_point_in_time_goes_on_to_that_very_point(
         assert logs(store) == wanted
 
 
-def test_what_was_done_to_a_cluster_that_a_killed_restore_had_opened_stays_and_the_other_one_is_opened(  # noqa: E501
+def test_writes_to_a_cluster_that_a_killed_restore_had_opened_stay_and_the_other_one_is_opened(
     embedded: Datastore, servers: list[MariaDB], tmp_path: Path
 ) -> None:
     backup = backed_up(embedded, tmp_path)

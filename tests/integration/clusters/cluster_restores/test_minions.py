@@ -34,7 +34,7 @@ def filled(cluster: TestCluster) -> Iterator[Datastore]:
         yield store
 
 
-def test_a_backup_while_minions_do_not_apply_what_they_acknowledged_is_none(
+def test_a_backup_is_none_while_minions_do_not_apply_their_acknowledged_commits(
     filled: Datastore, cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for node in "bc":

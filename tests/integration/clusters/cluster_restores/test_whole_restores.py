@@ -39,7 +39,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 
-def test_a_cluster_comes_back_byte_for_byte_on_master_and_minions(
+def test_a_cluster_is_restored_byte_for_byte_on_master_and_minions(
     embedded: Datastore, servers: list[MariaDB], tmp_path: Path
 ) -> None:
     full = backed_up(embedded, tmp_path)

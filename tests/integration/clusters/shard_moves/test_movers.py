@@ -187,7 +187,7 @@ def stored(engine: ClusteredEngine, first: int) -> bool:
     return False
 
 
-def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_goes_on(
+def test_a_shard_that_cannot_be_switched_in_time_is_given_back_and_continues(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Datastore(open_engine(clusters)) as datastore, writing(datastore) as writer:

@@ -70,7 +70,7 @@ def holds(engine: ClusteredEngine, cell: NewCell) -> bool:
     return True
 
 
-def test_what_was_buffered_for_a_cluster_goes_where_its_shard_is_now(
+def test_cells_buffered_for_a_cluster_go_where_their_shard_is_now(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     with closing(open_engine(clusters, copies=1)) as buffering:
@@ -114,7 +114,7 @@ def test_a_process_that_does_not_know_the_new_cluster_refuses_and_serves_the_oth
         assert ordinary.put(cells(3, 1, 0))[0].outcome is Outcome.STORED
 
 
-def test_what_the_source_keeps_is_dropped_only_when_every_cluster_knows(
+def test_the_sources_copy_is_dropped_only_when_every_cluster_knows(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     engine.put(cells(1, 30))

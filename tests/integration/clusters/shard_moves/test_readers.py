@@ -49,7 +49,7 @@ pytestmark = [
 ]
 
 
-def test_a_moved_shard_goes_on_with_its_ids_times_epochs_and_start_for_those_who_were_there_and_those_who_come(  # noqa: E501
+def test_a_moved_shard_keeps_its_ids_times_epochs_and_start_for_old_and_new_readers(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     written = cells(1, 300)
@@ -98,7 +98,7 @@ column_defs:
 """)
 
 
-def test_readers_of_every_kind_go_on_over_moves_there_and_back(
+def test_readers_of_every_kind_continue_over_moves_there_and_back(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     recorder = Recorder()
@@ -147,7 +147,7 @@ def test_readers_of_every_kind_go_on_over_moves_there_and_back(
         member.close()
 
 
-def test_an_index_of_a_shard_that_moves_goes_with_it_whatever_is_written_meanwhile(
+def test_an_index_of_a_shard_that_moves_goes_with_it_under_writes(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     with Datastore(open_engine(clusters)) as datastore, index_worker(datastore):

@@ -135,7 +135,7 @@ def test_an_instance_comes_up_without_one_of_its_servers_says_so_and_takes_it_in
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_production_topology_comes_up_whole_and_goes_on_when_a_master_is_killed(
+def test_the_production_topology_comes_up_whole_and_continues_when_a_master_is_killed(
     place: Path,
 ) -> None:
     needs_mariadb()

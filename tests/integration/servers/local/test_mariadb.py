@@ -103,7 +103,7 @@ def test_nobody_comes_in_over_tcp_without_the_password_and_it_listens_on_loopbac
         run_dir(place).stop_process(with_password.name)
 
 
-def test_the_shipped_settings_are_in_force_and_another_password_than_it_was_made_with_is_told(
+def test_the_shipped_settings_are_in_force_and_a_changed_password_is_reported(
     place: Path,
 ) -> None:
     needs_mariadb()
@@ -134,7 +134,7 @@ def test_the_shipped_settings_are_in_force_and_another_password_than_it_was_made
     assert servers_in(place) == []
 
 
-def test_a_data_directory_whose_making_was_cut_off_is_made_anew(place: Path) -> None:
+def test_a_data_directory_whose_making_was_cut_off_is_made_again(place: Path) -> None:
     needs_mariadb()
     server = server_of(place, Account("cellfeed", "secret"))
     unfinished = server.directory / "data.unfinished"
@@ -145,7 +145,7 @@ def test_a_data_directory_whose_making_was_cut_off_is_made_anew(place: Path) -> 
     assert not unfinished.exists()
 
 
-def test_a_port_that_somebody_has_is_told_with_who_has_it(place: Path) -> None:
+def test_a_port_in_use_is_reported_with_its_owner(place: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -159,7 +159,7 @@ def test_a_port_that_somebody_has_is_told_with_who_has_it(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts MariaDB as another user")
-def test_a_folder_that_mariadbs_user_cannot_get_at_is_told_by_name(place: Path) -> None:
+def test_a_folder_that_mariadbs_user_cannot_get_at_is_reported_by_name(place: Path) -> None:
     needs_mariadb()
     (place / "closed").mkdir(mode=0o700)
     server = server_of(place / "closed", Account("cellfeed", "secret"))

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("local-servers")]
 
 
-def test_without_kafkas_jars_it_is_told_where_they_come_from(
+def test_without_kafkas_jars_an_error_says_where_they_come_from(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("java") is None:
@@ -38,7 +38,7 @@ def test_without_kafkas_jars_it_is_told_where_they_come_from(
         ).prepare()
 
 
-def test_zookeeper_keeps_what_it_holds_through_kill_9(place: Path) -> None:
+def test_zookeeper_keeps_its_data_through_kill_9(place: Path) -> None:
     needs_zookeeper()
     from kazoo.client import KazooClient
 

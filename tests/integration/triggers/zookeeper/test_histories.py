@@ -189,7 +189,7 @@ def test_offsets_that_were_lost_are_shown_and_set_by_the_command_line(
     assert "cannot be reached" in lines(lambda: status(tmp_path, True))["coordination_away"]
 
 
-def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_go_on_by_the_command_line(
+def test_consumer_groups_that_wait_after_a_rollback_are_shown_and_resumed_by_the_command_line(
     zookeeper_server: ZooKeeper,
     by_hand: KazooClient,
     tmp_path: Path,

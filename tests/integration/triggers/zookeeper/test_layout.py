@@ -63,7 +63,7 @@ def test_an_offset_deleted_by_hand_is_written_again_by_the_next_commit(
     assert coordinator.lineage("g") != before, "nobody could tell that an offset was lost"
 
 
-def test_what_was_claimed_before_the_group_was_wiped_is_void(
+def test_claims_from_before_the_group_was_wiped_are_void(
     coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str
 ) -> None:
     old = coordinator.join("g", "a", 10)

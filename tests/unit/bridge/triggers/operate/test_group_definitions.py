@@ -91,7 +91,7 @@ def test_a_second_trigger_is_refused_with_both_definitions_and_the_cure(
         (Definition(["BASE"], "app:bill", "a"), Definition(["BASE"], "app:bill", "b")),
     ],
 )
-def test_column_application_and_entry_tell_triggers_apart(
+def test_column_application_and_entry_distinguish_triggers(
     datastore: Datastore, first: Definition, second: Definition
 ) -> None:
     check_definition(datastore.state, GROUP, first)
@@ -202,7 +202,7 @@ def program(tmp_path: Path, text: str) -> str:
 ONE = "@trigger(column='BASE'{more})\ndef {name}(row_key): ...\n"
 
 
-def test_a_groups_name_is_what_somebody_wrote(tmp_path: Path) -> None:
+def test_a_groups_name_is_the_one_that_somebody_wrote(tmp_path: Path) -> None:
     unnamed = program(tmp_path, ONE.format(name="bill", more=""))
     assert [each.group for each in load_program(unnamed, entry="rides")] == ["rides"]
     with pytest.raises(InvalidRequest, match=r"bill has no group: give its entry .* name"):
@@ -225,7 +225,7 @@ def test_a_trigger_takes_no_name_that_is_not_for_triggers(group: str) -> None:
         trigger(column="BASE", group=group)
 
 
-def test_what_has_no_name_of_its_own_is_known_by_what_it_calls() -> None:
+def test_a_function_without_a_name_of_its_own_is_known_by_its_call() -> None:
     class Caller:
         def __call__(self, row_key: UUID) -> None: ...
 

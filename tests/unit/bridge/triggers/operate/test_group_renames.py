@@ -227,7 +227,7 @@ def test_a_group_that_was_last_another_trigger_is_nobodys_until_somebody_says_wh
     assert new.cells == []
 
 
-def test_what_may_have_shared_a_group_leaves_no_cells_out_by_its_start(
+def test_a_trigger_that_may_have_shared_a_group_leaves_no_cells_out_by_its_start(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     put(datastore, range(20))

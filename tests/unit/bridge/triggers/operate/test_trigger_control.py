@@ -141,7 +141,7 @@ def test_a_reset_counts_only_as_long_as_the_member_that_does_it_lives(
     assert control.current_pause(coordinator) is None
 
 
-def test_whoever_resets_is_a_member_that_gets_no_shards(
+def test_the_one_who_resets_is_a_member_that_gets_no_shards(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     group = TriggerGroup(Recorder().trigger, datastore, coordinator, "w", 10)
@@ -152,7 +152,7 @@ def test_whoever_resets_is_a_member_that_gets_no_shards(
     group.drain()
 
 
-def test_a_poke_tells_of_which_group_something_was_asked_and_a_commit_tells_nothing(
+def test_a_poke_names_the_group_that_was_asked_and_a_commit_names_none(
     datastore: Datastore,
 ) -> None:
     listener = Listener(datastore.state, "test")
@@ -167,7 +167,7 @@ def test_a_poke_tells_of_which_group_something_was_asked_and_a_commit_tells_noth
         listener.close()
 
 
-def test_a_trigger_that_is_forgotten_is_listed_no_more_and_goes_on_where_it_was_should_it_come_back(
+def test_a_forgotten_trigger_is_no_longer_listed_and_continues_where_it_was_should_it_return(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     recorder, reader = Recorder(), LagReader(datastore, coordinator)
@@ -189,7 +189,7 @@ def test_a_trigger_that_is_forgotten_is_listed_no_more_and_goes_on_where_it_was_
     assert deeds(datastore.state) == [("forgotten", BY.name, BY.because)]
 
 
-def test_the_operator_is_the_user_of_the_system_whatever_the_environment_says(
+def test_the_operator_is_the_user_of_the_system_in_any_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("USER", "nobody-else")

@@ -234,7 +234,7 @@ def test_a_trigger_that_stopped_or_was_paused_says_so_for_every_shard(
     assert reasons(read(datastore, coordinator)) == {str(Control(datastore.state, GROUP).paused())}
 
 
-def test_what_is_kept_while_zookeeper_is_away_counts_as_soon_as_it_is_back(
+def test_offsets_kept_while_zookeeper_is_away_count_as_soon_as_it_is_back(
     datastore: Datastore, tree: ZooKeeperTree
 ) -> None:
     recorder = Recorder()
@@ -310,7 +310,7 @@ def test_a_live_worker_that_says_nothing_is_a_reason(
     assert because.endswith("then: came to 2")
 
 
-def test_lost_offsets_are_the_reason_with_what_can_be_done(
+def test_lost_offsets_are_the_reason_with_the_remedies(
     datastore: Datastore, tree: ZooKeeperTree
 ) -> None:
     recorder = Recorder()
@@ -326,7 +326,7 @@ def test_lost_offsets_are_the_reason_with_what_can_be_done(
     assert f"cellfeed offsets set {GROUP} kept|earliest|latest" in because
 
 
-def test_a_worker_tells_once_a_second_what_changed_and_nothing_else(
+def test_a_worker_reports_changes_once_a_second_and_nothing_else(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0

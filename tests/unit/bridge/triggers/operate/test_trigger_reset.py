@@ -58,7 +58,7 @@ def caught_up(datastore: Datastore, coordinator: Coordinator) -> bool:
     return offsets(coordinator) == ends(datastore)
 
 
-def test_a_reset_while_a_worker_runs_has_it_go_on_elsewhere(
+def test_a_reset_while_a_worker_runs_moves_it_elsewhere(
     datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     recorder = Recorder()
@@ -377,7 +377,7 @@ def test_parked_cells_that_the_trigger_comes_to_again_are_not_parked_any_more(
     assert sorted({*recorder.cells}) == [cell for cell in all_cells(datastore) if cell not in left]
 
 
-def test_what_was_kept_while_zookeeper_was_away_stays_for_shards_that_are_not_reset(
+def test_offsets_kept_while_zookeeper_was_away_stay_for_shards_that_are_not_reset(
     datastore: Datastore, tree: ZooKeeperTree
 ) -> None:
     recorder = Recorder()

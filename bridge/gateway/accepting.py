@@ -50,9 +50,6 @@ _refusals = LimitedWarnings(
     _log, "connections refused or not let in", PEER_WARNINGS_MAX, PEER_WARNINGS_S
 )
 _BACKLOG: Final = 1_024
-_SEND_BUFFER_BYTES: Final = 4 << 20
-"""Bytes that may wait for a slow reader before its next request is looked at."""
-
 _NOTHING_LEFT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -228,7 +225,6 @@ class Acceptor:
             opened.close()
             raise
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        writer.transport.set_write_buffer_limits(high=_SEND_BUFFER_BYTES)
         authentication = (
             Authentication(listener.mechanisms, lambda: context.security, self._executor, host)
             if listener.has_sasl

@@ -34,13 +34,13 @@ from cellfeed.bridge.gateway.limits import (
     IDLE_TIMEOUT_S,
     PEER_WARNINGS_MAX,
     PEER_WARNINGS_S,
-    SEND_TIMEOUT_S,
     STOP_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.request import Request, parsed
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.users import ANONYMOUS
+from cellfeed.bridge.gateway.sending import Sender
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
 from cellfeed.bridge.gateway.wire.protocol import (
@@ -90,7 +90,7 @@ class Connection:
         self._host = str((writer.get_extra_info("peername") or ("?",))[0])
         self._requests = RequestQueue[Request]()
         self._answering = False
-        self._farewell_s = SEND_TIMEOUT_S
+        self._sender = Sender(writer, context.unsent, self._number, self._host)
         self._on_known = on_known
 
     async def serve(self) -> None:
@@ -112,7 +112,7 @@ class Connection:
         except MalformedFrame as error:
             _refusals.warn("connection from %s closed: %s", self._host, error)
         except asyncio.CancelledError:
-            self._farewell_s = min(self._farewell_s, STOP_TIMEOUT_S)
+            self._sender.farewell_s = min(self._sender.farewell_s, STOP_TIMEOUT_S)
             raise
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError) as error:
             _log.debug("connection from %s ended: %s", self._host, error)
@@ -125,19 +125,7 @@ class Connection:
                 half.cancel()
             await asyncio.gather(*halves, return_exceptions=True)
             self._context.kept_fetches.left(self._number)
-            await self._close()
-
-    async def _close(self) -> None:
-        """Gives the peer a while to take the answers; then the socket goes with the unsent bytes,
-        which would be kept for ever otherwise."""
-        self._writer.close()
-        try:
-            async with asyncio.timeout(self._farewell_s):
-                await self._writer.wait_closed()
-        except (OSError, TimeoutError):
-            pass
-        finally:
-            self._writer.transport.abort()
+            await self._sender.close()
 
     # --- before anybody is known ------------------------------------------------------------------
 
@@ -159,10 +147,9 @@ class Connection:
                     _SASL_AUTHENTICATE,
                 ):
                     raise MalformedFrame("a request before authentication")
-                self._writer.writelines(
+                await self._sender.send(
                     await self._answer_unknown(await parsed(self._context, frame), authentication)
                 )
-                await self._writer.drain()
                 if authentication.has_failed:
                     return False
                 if authentication.principal is not None:
@@ -219,19 +206,7 @@ class Connection:
         while True:
             request, _ = await self._requests.get()
             self._answering = True
-            answer = await self._answer(request)
-            if self._writer.is_closing():
-                raise ConnectionResetError(
-                    "the peer went while it was answered"
-                )  # uvloop would say so as a RuntimeError
-            self._writer.writelines(answer)
-            if self._writer.transport.get_write_buffer_size():
-                try:
-                    async with asyncio.timeout(SEND_TIMEOUT_S):
-                        await self._writer.drain()
-                except TimeoutError:
-                    self._farewell_s = 0.0
-                    raise
+            await self._sender.send(await self._answer(request))
             self._answering = not self._requests.empty()
 
     async def _answer(self, request: Request) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
@@ -18,8 +18,10 @@ from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.bridge.gateway.log.newest import Newest
+from cellfeed.bridge.gateway.security.listeners import Protection
 from cellfeed.bridge.gateway.security.users import Kind, Operation, Security
 from cellfeed.bridge.gateway.topics.topics import Topic, Topics
+from cellfeed.bridge.gateway.unsent import Unsent
 from cellfeed.bridge.gateway.wire.metadata_answer import MetadataPartitions
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.following.heads import LogHeads
@@ -49,6 +51,9 @@ class GatewayContext:
     security: Security
     """As last read: replaced when users or ACLs change."""
     metadata_partitions: MetadataPartitions = field(default_factory=MetadataPartitions)
+    unsent: Unsent = field(default_factory=Unsent)
+    protections: Mapping[str, Protection] = field(default_factory=dict)
+    """By listener."""
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call of the store beside the event loop."""

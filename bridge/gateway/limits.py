@@ -75,6 +75,14 @@ FETCH_KEPT_S: Final = 120.0
 """A kept fetch makes room for others when it was not used for so long; one that is older makes room
 for a larger one. Kafka's ``min.incremental.fetch.session.eviction.ms``."""
 
+UNSENT_BYTES_MAX: Final = 256 << 20
+"""Record bytes of answers that wait for their peers to read them, all connections together: 32 of
+the largest answers to several addresses."""
+
+TLS_PIECE_BYTES: Final = 128 << 10
+"""An answer over TLS is encrypted in such pieces, each when the peer has taken those before it: the
+encrypted bytes are a copy, where a plain answer is the kept blocks themselves."""
+
 FETCH_WORK_S: Final = 0.5
 """After this a Fetch answers with the records it has: it may pass over any number of cells that a
 view leaves out, and clients ask other things on the same connection. At least one piece of the log
@@ -118,6 +126,10 @@ GROUP_METADATA_BYTES_MAX: Final = 512 << 10
 """Subscription or assignment of one member, bytes: four per partition, so it must hold several
 topics of thousands of shards. Kept in memory for as long as it is a member; all assignments of a
 generation come in one frame."""
+
+CLIENT_ID_BYTES_MAX: Final = 255
+"""The part of a client's name for itself that is read. It begins the names of group members, which
+are in requests and answers of all members."""
 
 GROUP_ID_BYTES_MAX: Final = 200
 """UTF-8 bytes of a group's name: with its escapes and a topic's name it is a key of the state table

@@ -139,6 +139,7 @@ class Gateway:
             coordination_executor=self._coordination_executor,
             cluster_id=cluster_id_of(self._datastore),
             security=security,
+            protections={each.name: each.security for each in self._listeners},
         )
         awaited = self._datastore.awaited
         self._coordinator.when_saved(awaited.wake)

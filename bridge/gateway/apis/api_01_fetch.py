@@ -102,9 +102,11 @@ async def _answers(
             await context.heads.refresh()
         live_starts = await fetch_reads.live_starts(context, all_wanted, peer)
         seen = {shard: context.heads[shard] for shard in shards}
+        bytes_max = context.unsent.take(peer.connection, peer.host, request.max_bytes)
         answers, found_bytes, failed = await fetch_reads.read(
-            context, all_wanted, seen, request.max_bytes, live_starts
+            context, all_wanted, seen, bytes_max, live_starts
         )
+        context.unsent.found(peer.connection, peer.host, found_bytes)
         found.update(zip(due, answers, strict=True))
         partitions.put_back(_with_more_to_say(due, answers))
         remaining_s = deadline_s - monotonic()

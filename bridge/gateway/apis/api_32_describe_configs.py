@@ -33,6 +33,12 @@ _TOPIC, _BROKER, _GROUP = 2, 4, 32
 _OF_THE_TOPIC, _OF_THE_BROKER, _DEFAULT = 1, 4, 5
 """Where a setting comes from."""
 _STRING, _LONG, _LIST = 2, 5, 7
+_PROTOCOLS: Final = {
+    "plaintext": "PLAINTEXT",
+    "tls": "SSL",
+    "sasl_plaintext": "SASL_PLAINTEXT",
+    "sasl_tls": "SASL_SSL",
+}
 _TOPIC_CONFIGS: Final = {
     "cleanup.policy": ("delete", _LIST),
     "compression.type": ("producer", _STRING),
@@ -102,7 +108,9 @@ def _result(
         str(context.cluster.node_id),
     ):
         host, port = context.cluster.address(context.cluster.node_id, peer.listener) or ("", 0)
-        address = f"PLAINTEXT://{host}:{port}"
+        # Of the peer's own listener: the others may be none of its business.
+        protection = context.protections.get(peer.listener, "plaintext")
+        address = f"{_PROTOCOLS[protection]}://{host}:{port}"
         configs = {
             "advertised.listeners": (address, _STRING),
             "socket.request.max.bytes": (str(FRAME_BYTES_MAX), _LONG),

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.fetch.answer import PartitionAnswer
-from cellfeed.bridge.gateway.limits import FETCH_BYTES_MAX, FETCH_WORK_S
+from cellfeed.bridge.gateway.limits import FETCH_WORK_S
 from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.bridge.gateway.log.newest import Reader
 from cellfeed.bridge.gateway.topics.topics import LATEST, Topic
@@ -37,7 +37,7 @@ async def read(
     context: GatewayContext,
     all_wanted: Sequence[Wanted],
     seen: Mapping[int, Head],
-    request_bytes_max: int,
+    bytes_max: int,
     live_starts: Mapping[tuple[str, int], int],
 ) -> tuple[list[PartitionAnswer], int, bool]:
     """Reads up to the watermarks that were ``seen``, so that all partitions with new cells are read
@@ -58,7 +58,7 @@ async def read(
     ahead = iter(readable)
     next(ahead, None)
     answers: list[PartitionAnswer] = []
-    left = min(max(request_bytes_max, 1), FETCH_BYTES_MAX)
+    left = max(bytes_max, 1)
     found_bytes, failed = 0, False
     for wanted, error in zip(all_wanted, errors, strict=True):
         if error is not ErrorCode.none or wanted.topic is None:
@@ -70,15 +70,15 @@ async def read(
         if wanted.offset < head.watermark and (
             not found_bytes or (left > 0 and monotonic() < until_s)
         ):
-            bytes_max = max(min(wanted.bytes_max, left), 1)
+            piece_bytes_max = max(min(wanted.bytes_max, left), 1)
             live_from = live_starts.get((wanted.topic.name, wanted.partition), 0)
             # While this one waits for the store or is encoded, the next one is begun.
-            if left > bytes_max and (following := next(ahead, None)) is not None:
+            if left > piece_bytes_max and (following := next(ahead, None)) is not None:
                 context.blocks.begin(*following)
             try:
                 try:
                     batches = await _batches(
-                        context, wanted.topic, wanted, head, live_from, bytes_max, until_s
+                        context, wanted.topic, wanted, head, live_from, piece_bytes_max, until_s
                     )
                 except Trimmed:
                     await (
@@ -87,7 +87,7 @@ async def read(
                     head = context.heads[wanted.partition]
                     if wanted.offset >= head.log_start:
                         batches = await _batches(
-                            context, wanted.topic, wanted, head, live_from, bytes_max, until_s
+                            context, wanted.topic, wanted, head, live_from, piece_bytes_max, until_s
                         )
             except (Unavailable, Trimmed) as away:
                 # Its cluster is away: other clusters' partitions are read. Every client knows

@@ -41,7 +41,7 @@ class _Order:
     def of(cls, region: bytes, run: list[AskedPartition], size: int) -> _Order | None:
         """None where a partition has two rows."""
         places = {region[at : at + _PARTITION]: at for at in range(0, len(region), size)}
-        return cls(region, run, places) if len(places) == len(run) else None
+        return cls(region, run, places) if len(places) * size == len(region) else None
 
     def start_of(self, region: bytes) -> int | None:
         """Where in this order the first row of ``region`` stands, in bytes."""
@@ -93,11 +93,15 @@ class RepeatedFetch(Partitions):
             self._runs, self._topics = moved, request.topics
         else:
             self._orders.clear()
-            self._runs = [
-                (topic, self._run(topic, rows.rows(region))) for topic, region in request.topics
-            ]
+            # A partition that is named twice is asked for once, as at a broker: from where its last
+            # row says.
+            here: dict[AskedPartition, None] = {}
+            self._runs = []
+            for topic, region in request.topics:
+                run = dict.fromkeys(self._run(topic, rows.rows(region)))
+                self._runs.append((topic, [each for each in run if each not in here]))
+                here |= run
             self._topics = request.topics
-            here = {each for _, run in self._runs for each in run}
             if len(here) != len(self):
                 for each in self.all():
                     if each not in here:

@@ -4,6 +4,9 @@ kio reserves room for as many array elements as a frame claims, so four hostile 
 process. The walk here follows the same schema (kio's dataclasses) and counts the bytes of every
 field against those that are there. It lets only frames through whose every length and count is
 true.
+
+Tagged fields that are not known here are passed over, as KIP-482 says: a newer client may send
+them. kio has no place for them, so the walk cuts them out of the frame.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from kio.serial._introspect import (
     is_optional,
 )
 
+from cellfeed.bridge.events.varints import uvarint
 from cellfeed.bridge.gateway.limits import REQUEST_ELEMENTS_MAX
 
 _FIXED: Final = {
@@ -50,25 +54,28 @@ class MalformedFrame(Exception):
     """A frame that contradicts its head. Costs its sender the connection."""
 
 
-class _Elements:
-    """Array elements that a frame may still have."""
+class _Walked:
+    """One walk over a frame: array elements that it may still have, and bytes to be replaced, each
+    with the places where they start and end."""
 
     def __init__(self) -> None:
-        self.left = REQUEST_ELEMENTS_MAX
+        self.elements_left = REQUEST_ELEMENTS_MAX
+        self.replaced: list[tuple[int, int, bytes]] = []
 
 
-Walk = Callable[[bytes, int, _Elements], int]
+Walk = Callable[[bytes, int, _Walked], int]
 """Position of a field to the position behind it; raises MalformedFrame."""
 
 
-def check_frame(entity_type: type[Any], frame: bytes, position: int) -> None:
-    """Raises MalformedFrame unless ``frame`` from ``position`` to its end is exactly one
-    ``entity_type``.
+def checked_frame(entity_type: type[Any], frame: bytes, position: int) -> bytes:
+    """The frame without tagged fields that are not known. Raises MalformedFrame unless it is, from
+    ``position`` to its end, exactly one ``entity_type``.
 
     librdkafka, when it asks for all topics, leaves the four bytes that it kept free for their
     number in place of one; brokers look at no bytes behind a request.
     """
-    end = entity_walk(entity_type)(frame, position, _Elements())
+    walked = _Walked()
+    end = entity_walk(entity_type)(frame, position, walked)
     spare = (
         _METADATA_SPARE_BYTES
         if entity_type.__name__ == "MetadataRequest" and entity_type.__flexible__
@@ -76,6 +83,13 @@ def check_frame(entity_type: type[Any], frame: bytes, position: int) -> None:
     )
     if not end <= len(frame) <= end + spare:
         raise MalformedFrame(f"{len(frame) - end} bytes behind the end of a {entity_type.__name__}")
+    if not walked.replaced:
+        return frame
+    parts, at = [], 0
+    for start, after, instead in sorted(walked.replaced):
+        parts += [frame[at:start], instead]
+        at = after
+    return b"".join([*parts, frame[at:]])
 
 
 def entity_walk(entity_type: type[Any]) -> Walk:
@@ -98,10 +112,10 @@ def _make_entity_walk(entity_type: type[Any]) -> Walk:
         else:
             tagged[int(tag)] = _field_walk(field, flexible, tagged=True)
 
-    def walk(frame: bytes, position: int, elements: _Elements) -> int:
+    def walk(frame: bytes, position: int, walked: _Walked) -> int:
         for step in plain:
-            position = step(frame, position, elements)
-        return _walk_tags(frame, position, elements, tagged) if flexible else position
+            position = step(frame, position, walked)
+        return _walk_tags(frame, position, walked, tagged) if flexible else position
 
     return walk
 
@@ -137,7 +151,7 @@ def _primitive_walk(kafka_type: str, flexible: bool) -> Walk:
 def _array_walk(element: Walk, flexible: bool, nullable: bool) -> Walk:
     smallest = -1 if nullable else 0
 
-    def walk(frame: bytes, position: int, elements: _Elements) -> int:
+    def walk(frame: bytes, position: int, walked: _Walked) -> int:
         if flexible:
             count, position = read_uvarint(frame, position)
             count -= 1
@@ -149,53 +163,69 @@ def _array_walk(element: Walk, flexible: bool, nullable: bool) -> Walk:
             raise MalformedFrame(
                 f"an array claims {count} elements in {len(frame) - position} bytes"
             )
-        elements.left -= max(count, 0)
-        if elements.left < 0:
+        walked.elements_left -= max(count, 0)
+        if walked.elements_left < 0:
             raise MalformedFrame(f"more than {REQUEST_ELEMENTS_MAX} array elements in one request")
         for _ in range(count):
-            position = element(frame, position, elements)
+            position = element(frame, position, walked)
         return position
 
     return walk
 
 
 def _nullable_walk(entity: Walk) -> Walk:
-    def walk(frame: bytes, position: int, elements: _Elements) -> int:
+    def walk(frame: bytes, position: int, walked: _Walked) -> int:
         after = _within(frame, position, 1)
-        return after if frame[position] == 0xFF else entity(frame, after, elements)
+        return after if frame[position] == 0xFF else entity(frame, after, walked)
 
     return walk
 
 
-def _walk_tags(frame: bytes, position: int, elements: _Elements, known: dict[int, Walk]) -> int:
+def _walk_tags(frame: bytes, position: int, walked: _Walked, known: dict[int, Walk]) -> int:
+    count_at = position
     count, position = read_uvarint(frame, position)
     if count > len(frame) - position:
         raise MalformedFrame(f"{count} tagged fields in {len(frame) - position} bytes")
+    count_end, unknown = position, 0
     for _ in range(count):
-        tag, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
+        tag_at = position
+        tag, size_at = read_uvarint(frame, position)
+        size, position = read_uvarint(frame, size_at)
         end = _within(frame, position, size)
         if tag not in known:
-            raise MalformedFrame(f"tagged field {tag} is not known in this version")
-        if known[tag](frame, position, elements) != end:
-            raise MalformedFrame(f"tagged field {tag} is not of its own size")
+            unknown += 1
+            walked.replaced.append((tag_at, end, b""))
+        else:
+            before = len(walked.replaced)
+            if known[tag](frame, position, walked) != end:
+                raise MalformedFrame(f"tagged field {tag} is not of its own size")
+            if inner := walked.replaced[before:]:
+                less = sum(after - start - len(instead) for start, after, instead in inner)
+                walked.replaced.append((size_at, position, uvarint(size - less)))
         position = end
+    if unknown:
+        walked.replaced.append((count_at, count_end, uvarint(count - unknown)))
     return position
 
 
-def _walk_string(frame: bytes, position: int, _: _Elements) -> int:
+def behind_tags(frame: bytes, position: int) -> int:
+    """The position behind tagged fields, none of which is known. Raises MalformedFrame."""
+    return _walk_tags(frame, position, _Walked(), {})
+
+
+def _walk_string(frame: bytes, position: int, _: _Walked) -> int:
     after = _within(frame, position, 2)
     [size] = _INT16.unpack(frame[position:after])
     return after if size == -1 else _within(frame, after, size)
 
 
-def _walk_bytes(frame: bytes, position: int, _: _Elements) -> int:
+def _walk_bytes(frame: bytes, position: int, _: _Walked) -> int:
     after = _within(frame, position, 4)
     [size] = _INT32.unpack(frame[position:after])
     return after if size == -1 else _within(frame, after, size)
 
 
-def _walk_compact_bytes(frame: bytes, position: int, _: _Elements) -> int:
+def _walk_compact_bytes(frame: bytes, position: int, _: _Walked) -> int:
     size, position = read_uvarint(frame, position)
     return position if size == 0 else _within(frame, position, size - 1)
 

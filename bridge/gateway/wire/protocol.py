@@ -24,7 +24,12 @@ from kio.serial._introspect import (
     get_schema_field_type,
 )
 
-from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
+from cellfeed.bridge.gateway.limits import CLIENT_ID_BYTES_MAX
+from cellfeed.bridge.gateway.wire.frame_check import (
+    MalformedFrame,
+    behind_tags,
+    checked_frame,
+)
 
 API_VERSIONS: Final = 18
 load_request_schema: Final = cache(index.load_request_schema)
@@ -59,12 +64,12 @@ def read_head(frame: bytes, flexible_from: Mapping[int, int]) -> RequestHead:
     if size >= 0:
         if position + size > len(frame):
             raise MalformedFrame(f"a client id of {size} bytes in a frame of {len(frame)}")
-        client_id = frame[position : position + size].decode("utf-8", "replace")
+        client_id = frame[position : position + min(size, CLIENT_ID_BYTES_MAX)].decode(
+            "utf-8", "replace"
+        )
         position += size
     if version >= flexible_from.get(api_key, 1 << 15):
-        if frame[position : position + 1] != b"\x00":
-            raise MalformedFrame("a request's head has tagged fields, and none is known")
-        position += 1
+        position = behind_tags(frame, position)
     return RequestHead(api_key, version, correlation_id, client_id, position)
 
 
@@ -78,9 +83,9 @@ def read_request(frame: bytes, head: RequestHead) -> Any:
     """The request entity of a frame, every length and count checked first. Raises
     MalformedFrame."""
     schema = load_request_schema(head.api_key, head.version)
-    check_frame(schema, frame, head.body_at)
+    checked = checked_frame(schema, frame, head.body_at)
     try:
-        entity, _ = _reader(schema)(frame, head.body_at)
+        entity, _ = _reader(schema)(checked, head.body_at)
     except Exception as error:
         raise MalformedFrame(f"not a {schema.__name__}: {error}") from error
     return entity

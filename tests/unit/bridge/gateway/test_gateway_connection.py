@@ -16,7 +16,7 @@ from kio.index import load_request_schema
 from kio.serial._introspect import EntityTupleField, classify_field
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.gateway import accepting
+from cellfeed.bridge.gateway import accepting, sending
 from cellfeed.bridge.gateway import connection as connection_module
 from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.limits import (
@@ -27,7 +27,7 @@ from cellfeed.bridge.gateway.limits import (
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.gateway.wire import frame_check
-from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
+from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, checked_frame
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
@@ -161,8 +161,8 @@ def test_a_silent_peer_is_let_go_but_not_while_it_waits_for_an_answer(
 def test_a_peer_that_leaves_its_answers_unread_is_let_go(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "SEND_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr(accepting, "_SEND_BUFFER_BYTES", 1 << 10)
+    monkeypatch.setattr(sending, "SEND_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(sending, "_BUFFER_BYTES", 1 << 10)
 
     async def use(gateway: Gateway) -> None:
         # Connections have their listener's buffers; a kernel's own take thousands of answers.
@@ -298,10 +298,10 @@ def test_more_elements_than_the_limit_are_refused_wherever_they_are_nested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     schema, (_, body) = load_request_schema(1, 11), sample(1, 11)
-    check_frame(schema, body, 0)
+    checked_frame(schema, body, 0)
     monkeypatch.setattr(frame_check, "REQUEST_ELEMENTS_MAX", 9)
     with pytest.raises(MalformedFrame, match="more than 9 array elements"):
-        check_frame(schema, body, 0)
+        checked_frame(schema, body, 0)
 
 
 @pytest.mark.parametrize(("key", "version"), BEGIN_WITH_AN_ARRAY)
@@ -310,9 +310,9 @@ def test_an_array_that_may_not_be_null_is_refused_when_it_is(key: int, version: 
     schema = load_request_schema(key, version)
     null, empty = (b"\x00", b"\x01") if schema.__flexible__ else (b"\xff" * 4, b"\x00" * 4)
     with pytest.raises(MalformedFrame, match="-1 elements"):
-        check_frame(schema, null + b"\x00" * 64, 0)
+        checked_frame(schema, null + b"\x00" * 64, 0)
     with pytest.raises(MalformedFrame, match="behind the end"):
-        check_frame(schema, empty + b"\x00" * 64, 0)
+        checked_frame(schema, empty + b"\x00" * 64, 0)
 
 
 def test_a_gateway_listens_on_loopback_only(tmp_path: Path) -> None:

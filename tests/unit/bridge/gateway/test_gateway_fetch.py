@@ -4,6 +4,7 @@ continue, and afterwards nothing is missing."""
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LogRange
+from cellfeed.store.engines.sqlite import log
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import StorageUnavailable
 from tests.unit.bridge.gateway.test_gateway_connection import with_gateway
@@ -182,7 +184,7 @@ def test_what_comes_while_a_fetch_reads_is_the_next_ones_and_no_cell_is_read_twi
 ) -> None:
     """More cells come, and are shown, while the ends of all logs are being read: as under a steady
     load."""
-    scan, scan_many = SqliteEngine.scan, SqliteEngine.scan_many
+    scan, scan_many = log.scan, SqliteEngine.scan_many
     read: Counter[tuple[int, int]] = Counter()
     numbers = iter(range(100_000))
     more = [20, 20, 20]
@@ -205,9 +207,9 @@ def test_what_comes_while_a_fetch_reads_is_the_next_ones_and_no_cell_is_read_twi
             loop = asyncio.get_running_loop()
 
             def noted_scan(
-                engine: SqliteEngine, shard: int, location: int, limit: int
+                connection: sqlite3.Connection, shard: int, location: int, limit: int
             ) -> list[StoredCell]:
-                cells = scan(engine, shard, location, limit)
+                cells = scan(connection, shard, location, limit)
                 read.update((shard, cell.added_id) for cell in cells)
                 return cells
 
@@ -222,7 +224,7 @@ def test_what_comes_while_a_fetch_reads_is_the_next_ones_and_no_cell_is_read_twi
                     )
                 return scan_many(engine, ranges)
 
-            monkeypatch.setattr(SqliteEngine, "scan", noted_scan)
+            monkeypatch.setattr(log, "scan", noted_scan)
             monkeypatch.setattr(SqliteEngine, "scan_many", outrun_scan_many)
             seen: dict[int, list[int]] = {shard: [] for shard in range(SHARDS)}
             settings = {

@@ -15,6 +15,7 @@ from cellfeed.bridge.gateway.apis import api_01_fetch, fetch_reads
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
 from cellfeed.bridge.gateway.security.users import Acl, Security
+from cellfeed.bridge.gateway.unsent import Unsent
 from cellfeed.bridge.gateway.wire.fetch_request import fetch_of
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.engines.contract.values import Head
@@ -38,6 +39,7 @@ class Gateway:
         self.heads = Heads({shard: Head(0, 10, 10, 0, 0) for shard in range(4)})
         self.kept_fetches = KeptFetches(cast("Any", self.heads))
         self.newest = SimpleNamespace(reads=None)
+        self.unsent = Unsent()
         self.security = Security({}, frozenset(RULES), b"")
 
     async def topics_identified(self, topic_ids: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from kio.index import load_request_schema
 from cellfeed.bridge.gateway.apis import advertised
 from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from cellfeed.bridge.gateway.apis.registry import api
-from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, check_frame
+from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame, checked_frame
 from cellfeed.bridge.gateway.wire.protocol import (
     RequestHead,
     is_flexible,
@@ -58,19 +58,21 @@ def test_a_cut_or_lengthened_request_is_malformed(key: int, version: int) -> Non
     schema = load_request_schema(key, version)
     for length in range(len(body)):
         with pytest.raises(MalformedFrame):
-            check_frame(schema, body[:length], 0)
+            checked_frame(schema, body[:length], 0)
     with pytest.raises(MalformedFrame, match="behind the end"):
-        check_frame(schema, body + b"\x00" * 4, 0)
+        checked_frame(schema, body + b"\x00" * 4, 0)
 
 
 def test_a_lying_count_is_found_before_anything_is_allocated() -> None:
     for count in (0x7FFFFFFF, 100_000_000, 1000):
         with pytest.raises(MalformedFrame, match="array claims"):
-            check_frame(load_request_schema(3, 1), struct.pack(">i", count) + b"\x00\x01a" * 10, 0)
+            checked_frame(
+                load_request_schema(3, 1), struct.pack(">i", count) + b"\x00\x01a" * 10, 0
+            )
     with pytest.raises(MalformedFrame, match="array claims"):
-        check_frame(load_request_schema(3, 9), b"\xff\xff\xff\xff\x0f" + b"\x02a" * 10, 0)
+        checked_frame(load_request_schema(3, 9), b"\xff\xff\xff\xff\x0f" + b"\x02a" * 10, 0)
     with pytest.raises(MalformedFrame):
-        check_frame(load_request_schema(3, 1), struct.pack(">i", -2), 0)
+        checked_frame(load_request_schema(3, 1), struct.pack(">i", -2), 0)
 
 
 def test_mutated_requests_are_read_or_malformed_and_nothing_else() -> None:

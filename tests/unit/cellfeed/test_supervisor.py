@@ -130,6 +130,12 @@ def test_one_that_does_not_start_is_tried_until_it_does(monkeypatch: pytest.Monk
     assert "worker started again (pid 2)" in instance.said
 
 
+def test_every_death_of_a_process_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = Instance(monkeypatch, {"worker": [1.0, 1.0, 1.0, 1_000.0]})
+    instance.watch(30)
+    assert sum("has died" in line for line in instance.said) == 3
+
+
 @pytest.mark.parametrize("has_started", [True, False])
 def test_a_mistake_in_the_configuration_of_a_running_instance_ends_no_other_process(
     monkeypatch: pytest.MonkeyPatch, has_started: bool

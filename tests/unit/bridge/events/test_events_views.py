@@ -15,9 +15,9 @@ from cellfeed.bridge.events.cloud_events import CloudEventsFormat, envelope_of
 from cellfeed.bridge.events.envelope import decode_envelope
 from cellfeed.bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
 from cellfeed.bridge.events.views import Condition, View, ViewReader, project, same_json
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_codec import ERASED_BODY, encode_body
 from cellfeed.store.cells.canonical_json import canonical
-from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, StoredCell
 from cellfeed.store.errors import DataDamaged, InvalidRequest
 
 ROW_KEY = UUID("2f0a1c6e-3b7d-4f5a-9c8e-0123456789ab")
@@ -147,3 +147,29 @@ def test_headers_name_the_cell_and_the_epoch_under_which_it_was_written() -> Non
     assert added_id_of([("other", b"1")]) is None
     with pytest.raises(DataDamaged):
         added_id_of([("added_id", b"-1")])
+
+
+@pytest.mark.parametrize(
+    ("view", "added_ids"),
+    [
+        (View(), [0, 1, 2]),
+        (View("BASE"), [0, 1, 2]),
+        (View("NOTES"), [2]),
+        (View(filter=[Condition("a", "exists")]), [1, 2]),
+        (View(filter=[Condition("a", "!=", value=7)]), [1, 2]),
+        (View(fields=["a"]), [0, 1, 2]),
+    ],
+)
+def test_every_view_shows_an_erasure_and_no_condition_holds_for_an_erased_body(
+    view: View, added_ids: list[int]
+) -> None:
+    cells = [
+        cell(0, {})._replace(body=ERASED_BODY),
+        cell(1, {"a": 1}),
+        cell(2, {}, ERASED_COLUMN)._replace(body=ERASED_BODY),
+    ]
+    shown_cells, bodies = ViewReader(view).read(cells)
+    assert [each.added_id for each in shown_cells] == added_ids
+    assert [body for each, body in zip(shown_cells, bodies, strict=True) if each.added_id != 1] == [
+        ERASED_JSON
+    ] * (len(added_ids) - (1 in added_ids))

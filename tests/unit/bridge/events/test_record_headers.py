@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.records import RecordEncoder
 from cellfeed.store.cells.body_codec import encode_body
 from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.errors import DataDamaged
+from cellfeed.store.limits import ADDED_ID_MAX
 
 CELLS = st.lists(
     st.tuples(st.sampled_from(["BASE", "STATUS", "Größe"]), st.integers(-3, 3)), max_size=30
@@ -57,3 +60,11 @@ def test_a_records_first_header_is_its_added_id() -> None:
         ("leader_epoch", b"2"),
     ]
     assert records[0].shared is records[1].shared
+
+
+def test_a_header_that_no_cell_can_have_is_damage() -> None:
+    assert added_id_of([("other", b"x"), ("added_id", b"%d" % ADDED_ID_MAX)]) == ADDED_ID_MAX
+    assert added_id_of([("other", b"x")]) is added_id_of(None) is None
+    for text in (b"%d" % (ADDED_ID_MAX + 1), b"9" * 40, b"-1", b"", b"x"):
+        with pytest.raises(DataDamaged, match="no added_id"):
+            added_id_of([("added_id", text)])

@@ -1,4 +1,5 @@
-"""APIs of members of consumer groups: the limits of what they send, and where they are sent."""
+"""APIs of members of consumer groups: limits of their requests, and the
+coordinator that they are sent to."""
 
 from __future__ import annotations
 

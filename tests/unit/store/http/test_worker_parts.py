@@ -1,4 +1,4 @@
-"""Parts of a worker by themselves: bounds of what it reads, and streams that end."""
+"""Parts of a worker by themselves: bounds of its requests, and streams that end."""
 
 from __future__ import annotations
 

@@ -42,6 +42,19 @@ _AWAY = (
 """The errors, by name, of a member whose gateway is gone, or that has to join again."""
 
 
+class _PythonMember(Member):
+    """A member with a consumer of a Python library."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger
+    ) -> None:
+        super().__init__(name, ledger)
+        self._topic = topic
+        self._servers = bootstrap
+        self._group = group
+        self._consumer: Any = None
+
+
 class _Noting(kafka.ConsumerRebalanceListener):
     def __init__(self, member: KafkaPythonMember) -> None:
         self._member = member
@@ -53,17 +66,8 @@ class _Noting(kafka.ConsumerRebalanceListener):
         self._member._assigned([each.partition for each in assigned])
 
 
-class KafkaPythonMember(Member):
+class KafkaPythonMember(_PythonMember):
     """kafka-python: everything in one thread, its heartbeats in another."""
-
-    def __init__(
-        self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger
-    ) -> None:
-        super().__init__(name, ledger)
-        self._topic = topic
-        self._servers = bootstrap
-        self._group = group
-        self._consumer: Any = None
 
     def run(self) -> None:
         self._consumer = kafka.KafkaConsumer(
@@ -136,18 +140,10 @@ class _NotingAiokafka(AiokafkaListener):
         self._member._assigned([each.partition for each in assigned])
 
 
-class AiokafkaMember(Member):
+class AiokafkaMember(_PythonMember):
     """aiokafka, in an event loop of its own."""
 
-    def __init__(
-        self, bootstrap: str, topic: str, group: str, name: str, ledger: GroupLedger
-    ) -> None:
-        super().__init__(name, ledger)
-        self._topic = topic
-        self._servers = bootstrap
-        self._group = group
-        self._consumer: Any = None
-        self._committing: asyncio.Future[None] | None = None
+    _committing: asyncio.Future[None] | None = None
 
     def run(self) -> None:
         asyncio.run(self._serve())

@@ -136,9 +136,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_done(
     assert not (tmp_path / "new" / "store" / "trips").exists()
 
 
-def test_rows_that_a_later_backup_knows_as_erased_are_named_and_erased_again(
-    run_dir: Path, backups: Path, tmp_path: Path
-) -> None:
+def erased_since(run_dir: Path, backups: Path) -> tuple[str, UUID]:
+    """Erases a row of the only backup and makes another one; the first backup's name, and the
+    row."""
     [old] = [
         json.loads(line)["backup"]
         for line in done("backup", "list", backups, "--json").splitlines()
@@ -147,6 +147,13 @@ def test_rows_that_a_later_backup_knows_as_erased_are_named_and_erased_again(
     with Datastore.open_embedded(run_dir / "store", "trips", 4) as store:
         store.erase_row(row)
     done("backup", "create", backups, "--onto", "latest", "--run-dir", run_dir)
+    return old, row
+
+
+def test_rows_that_a_later_backup_knows_as_erased_are_named_and_erased_again(
+    run_dir: Path, backups: Path, tmp_path: Path
+) -> None:
+    old, row = erased_since(run_dir, backups)
     config = ("--config", run_dir / "config.yaml", "--readers-ahead", "raise-epoch")
     told = done("restore", backups, "--backup", old, "--into", tmp_path / "old", *config)
     assert f"erased again, as the register of erasures says: 1 rows: {row}" in told.replace(
@@ -163,14 +170,7 @@ def test_rows_that_a_later_backup_knows_as_erased_are_named_and_erased_again(
 def test_rows_of_a_cluster_that_an_earlier_run_has_opened_are_named_to_be_erased_by_hand(
     run_dir: Path, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [old] = [
-        json.loads(line)["backup"]
-        for line in done("backup", "list", backups, "--json").splitlines()
-    ]
-    row = UUID(bytes=rides(0, 1)[0].row_key)
-    with Datastore.open_embedded(run_dir / "store", "trips", 4) as store:
-        store.erase_row(row)
-    done("backup", "create", backups, "--onto", "latest", "--run-dir", run_dir)
+    old, row = erased_since(run_dir, backups)
     monkeypatch.setattr(
         SqliteTarget, "not_erased", lambda _, plan: plan.erased
     )  # as of clusters, whose own test is of two of them

@@ -18,13 +18,11 @@ from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.limits import ADDED_ID_MAX
-from tests.support import local_mariadb
 from tests.support.local_mariadb import MariaDB
 from tests.support.mariadb_cluster import (
     DATASTORE,
     SHARDS,
     TestCluster,
-    bare_servers,
     make_cluster,
     node_opener,
 )
@@ -73,14 +71,6 @@ class CutOff:
             return promote(other_side).master
         finally:
             nowhere.close()
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[MariaDB]]:
-    if reason := local_mariadb.why_not():
-        pytest.skip(reason)
-    with bare_servers(3) as started:
-        yield started
 
 
 @pytest.fixture

@@ -29,13 +29,11 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.replication import open_for_writes
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import StorageUnavailable
-from tests.support import local_mariadb
 from tests.support.local_mariadb import MariaDB
 from tests.support.mariadb_cluster import (
     DATASTORE,
     SHARDS,
     TestCluster,
-    bare_servers,
     make_cluster,
     node_opener,
 )
@@ -49,14 +47,6 @@ pytestmark = [
 ]
 
 _READS = 20
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[MariaDB]]:
-    if reason := local_mariadb.why_not():
-        pytest.skip(reason)
-    with bare_servers(3) as started:
-        yield started
 
 
 @pytest.fixture(params=[True, False], ids=["semi-synchronous", "asynchronous"])

@@ -18,6 +18,7 @@ from cellfeed.store.backups.epochs import (
 )
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
+from cellfeed.store.backups.manifest import Reader
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.backups.restore_target import Target
@@ -92,3 +93,12 @@ def test_cells_that_a_restore_adds_are_no_earlier_than_those_before_them(tmp_pat
     assert [cell.created_at_us for cell in made.added] == [last_us, last_us]
     assert made.last_created_at_us == last_us
     assert [cell.added_id for cell in made.added] == [log.watermark + 5, log.watermark + 6]
+
+
+def test_the_epoch_of_a_restore_is_above_the_highest_that_a_reader_has_seen(tmp_path: Path) -> None:
+    folder = BackupFolder(tmp_path / "backups")
+    with Datastore.open_embedded(tmp_path / "source", "trips", SHARDS) as source:
+        backup = create(folder, Source(source.engine, belongs))
+    seen = 1_000_000_000
+    readers = [Reader("a", "trips", 0, 5, seen), Reader("b", "trips", 1, 5)]
+    assert plan(folder.chain(backup), [], readers, {}, NOW_US, "a test").epoch > seen

@@ -47,3 +47,13 @@ def test_of_two_roles_the_higher_epoch_is_believed_and_within_one_that_with_more
     assert newest([FIRST, None, grown, later]) == newest([later, grown, FIRST]) == grown
     assert grown.with_minion("a", semi_sync=False) is grown
     assert newest([None]) is None
+
+
+def test_only_the_first_minion_begins_semi_synchronous_replication() -> None:
+    """Later it is a change of the mode, which raises the epoch: a write under the old one would be
+    answered without a minion."""
+    alone = Role("c1", "a", 3)
+    assert alone.with_minion("b", semi_sync=True).semi_sync
+    assert not alone.with_minion("b", semi_sync=False).semi_sync
+    asynchronous = Role("c1", "a", 3, ["b"])
+    assert asynchronous.with_minion("c", semi_sync=True) == Role("c1", "a", 3, ["b", "c"])

@@ -77,6 +77,11 @@ def clusters(*, cluster: str = "c1", node: str = "c1-a", url: str = URL, more: s
             "port and advertised_\\* are said for each of them",
         ),
         (
+            "datastore: {schemas: [{column: BASE, schema: taxi_trip}], topics: [{name: t, column:"
+            " BASE, format: typed, body: record}]}",
+            "config: topic t: body: record has no place for a body that fits no version",
+        ),
+        (
             "gateways: [{listeners: [{name: a, port: 9093, advertised: 'h:65536'}]}]",
             "listener 'a' advertises h:65536: a port is from 1 to 65535",
         ),
@@ -108,6 +113,8 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path, text: str, says: 
         clusters(more="backups: [{directory: b, binlogs: true}]"),
         "gateways: [{listeners: [{name: a, port: 9093}, {name: b, port: 9094}]}]",
         "gateways: [{listeners: [{name: a, port: 9093, advertised: 'h:65535'}]}]",
+        "datastore: {schemas: [{column: BASE, schema: taxi_trip, unfit: park}, {column: NOTES,"
+        " schema: taxi_trip}], topics: [{name: t, column: BASE, format: typed, body: record}]}",
         "gateways: [{port: 9099, advertised_host: h, advertised_port: 1}]",
     ],
 )

@@ -10,7 +10,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -134,3 +134,19 @@ def test_names_are_of_this_host_and_process_and_a_prefix_is_a_plain_word() -> No
     for wrong in ("a b", "a/b", "-a", "x" * 42):
         with pytest.raises(InvalidRequest, match="--name-prefix"):
             worker_names(wrong, 1)
+
+
+@pytest.mark.parametrize(("codes", "well"), [((0, 0), True), ((1, 0), False), ((0, -9), False)])
+def test_one_worker_that_ended_badly_is_no_success(
+    tmp_path: Path, codes: tuple[int, ...], well: bool
+) -> None:
+    names = [f"w{number}" for number in range(len(codes))]
+    fleet = TriggerFleet(tmp_path / "c", tmp_path, TriggersConfig(app="x"), names, lambda _: None)
+    for worker, code in zip(fleet._workers, codes, strict=True):
+        read_fd, write_fd = os.pipe()
+        os.close(write_fd)
+        process = SimpleNamespace(
+            terminate=lambda: None, wait=lambda _s, code=code: code, stdin=None
+        )
+        worker.process, worker.ready_fd = cast("Any", process), read_fd
+    assert fleet._drain() is well

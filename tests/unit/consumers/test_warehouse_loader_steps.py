@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -397,3 +398,43 @@ def test_settings_of_the_client_are_taken_but_for_those_that_exactly_once_needs(
     assert config["group.id"] == "group"
     assert config["client.id"] == "mine"
     assert config["enable.auto.commit"] is False
+
+
+def test_a_row_waits_no_longer_although_others_come_behind_it(
+    loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    found: list[list[int]] = []
+
+    def after_2_s(begin: int) -> Callable[[], list[Record]]:
+        def step() -> list[Record]:
+            found.append(loading.ids(ONE))
+            clock[0] += 2
+            return of(ONE, begin, begin + 1)
+
+        return step
+
+    loading.run(
+        loading.assigned(ONE),
+        *(after_2_s(number) for number in range(5)),
+        flush=FlushPolicy(10**6, 10**9, 5.0),
+    )
+    assert found == [[], [], [], [], [0, 1, 2, 3]], "the first row has waited for six seconds"
+
+
+def test_an_end_that_was_seen_before_an_assignment_does_not_count(loading: Loading) -> None:
+    def away_and_back() -> list[Record]:
+        loading.consumer.rebalance("on_revoke", ONE)
+        loading.consumer.rebalance("on_assign", ONE)
+        return []
+
+    loading.run(
+        loading.assigned(ONE, TWO),
+        [*of(ONE, 0, 2), end_of(ONE, 9)],
+        away_and_back,
+        of(TWO, 0, 1),
+        of(ONE, 2, 9),
+        until={ONE: 9, TWO: 1},
+    )
+    assert loading.ids(ONE) == list(range(9))

@@ -146,3 +146,36 @@ def test_a_wake_up_that_fails_once_delays_no_later_answer(monkeypatch: pytest.Mo
         return await asyncio.wait_for(asyncio.gather(*tasks), 10)
 
     assert asyncio.run(put_two()) == [[STORED]] * 2
+
+
+def test_an_answer_that_is_there_at_the_deadline_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "PUT_TIMEOUT_S", 0.01)
+    datastore = HeldDatastore(taken_back=True)
+
+    async def put() -> list[PutResult]:
+        loop, waiting = asyncio.get_running_loop(), commits_over(datastore).put([CELL])
+
+        def lost(*_: object) -> None:
+            raise RuntimeError("no wake-up")
+
+        loop.call_soon_threadsafe = lost  # type: ignore[assignment,method-assign]
+        answer_all(datastore.answers, [STORED])
+        return await waiting
+
+    assert asyncio.run(put()) == [STORED]
+
+
+def test_a_caller_that_has_gone_is_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+    datastore = HeldDatastore()
+
+    async def put_two() -> list[PutResult]:
+        held = commits_over(datastore)
+        gone, stays = (asyncio.ensure_future(held.put([CELL])) for _ in range(2))
+        await asyncio.sleep(0)  # each has begun to wait
+        gone.cancel()
+        await asyncio.sleep(0)
+        answer_all(datastore.answers, [STORED, STORED])
+        return await stays
+
+    assert asyncio.run(put_two()) == [STORED]
+    assert caplog.records == []

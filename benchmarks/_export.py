@@ -82,7 +82,7 @@ def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
         while not stop.is_set():
             if (
                 seen
-                and (context := seen[0].context) is not None
+                and (context := seen[0].preparation.context) is not None
                 and context.records >= settings["cells"]
             ):
                 connection.send(time.monotonic())

@@ -21,18 +21,10 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from cellfeed.bridge.coordination.contract import Coordinator, Session
-from cellfeed.bridge.export.batches import Throttle
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.export_terms import agree_terms, read_terms
-from cellfeed.bridge.export.foreign_topics import refuse_foreign_topic
-from cellfeed.bridge.export.kafka_clients import admin_of
-from cellfeed.bridge.export.kafka_errors import error_of, words
-from cellfeed.bridge.export.limits import BACKOFF_MAX_S, REFUSED_LOOK_S, TOPIC_LOOK_S
-from cellfeed.bridge.export.records import RecordEncoder
-from cellfeed.bridge.export.schema_ids import schema_id_for, typed_format
-from cellfeed.bridge.export.shown_ends import ShownEnds
+from cellfeed.bridge.export.limits import TOPIC_LOOK_S
+from cellfeed.bridge.export.preparation import Preparation
 from cellfeed.bridge.export.taking_over import ExportContext, look_again
-from cellfeed.bridge.export.topics import cluster_id_of, ensure_topic
 from cellfeed.bridge.export.unit_run import UnitRun
 from cellfeed.bridge.groups.member import CLAIM_AGAIN_S, GroupMember
 from cellfeed.bridge.groups.progress_records import Progress
@@ -59,7 +51,6 @@ class ExportGroup:
         self.export = export
         self._datastore = datastore
         self._coordinator = coordinator
-        self._heads_wanted = heads_wanted
         self._member = GroupMember(
             datastore,
             coordinator,
@@ -73,20 +64,15 @@ class ExportGroup:
         self.membership = self._member.membership
         self._runs: dict[int, UnitRun] = {}
         self._threads = WorkThreads(1)
-        self._preparing: Future[None] | None = None
-        self._prepare_at_s = 0.0
         self._looking: Future[None] | None = None
         self._topic_at_s = 0.0
-        self._waits: str = "not started"
-        self.refused: ProtectData | None = None
-        """Why the export cannot begin at all, as long as it is so."""
-        self.context: ExportContext | None = None
+        self.preparation = Preparation(export, datastore, coordinator, heads_wanted, self._threads)
 
     @property
     def refusal(self) -> ProtectData | None:
         """Why nothing at all of it can be exported here; None while anything can."""
         refusals = [run.refused for run in self._runs.values()]
-        return self.refused or (refusals[0] if refusals and all(refusals) else None)
+        return self.preparation.refused or (refusals[0] if refusals and all(refusals) else None)
 
     def progress(self) -> dict[int, Progress]:
         """By shard that this process has."""
@@ -114,7 +100,7 @@ class ExportGroup:
                 run.end()
             self._member.give_back()
             return
-        if (context := self._prepared(now_s)) is None:
+        if (context := self.preparation.result(now_s)) is None:
             return
         self._look_at_topic(context, now_s)
         if (session := self._member.due_session(now_s)) is None:
@@ -140,7 +126,10 @@ class ExportGroup:
     def report(self) -> None:
         """Reports to other processes how far the shards are and why. Raises Unavailable."""
         if self._member.report_is_due():
-            self._member.report(self._waits if self.context is None else None, self.progress())
+            self._member.report(
+                self.preparation.waits if self.preparation.context is None else None,
+                self.progress(),
+            )
 
     def drain(self) -> bool:
         """Asks every unit to end and gives back those that have; True when all are given back and
@@ -158,70 +147,6 @@ class ExportGroup:
         self._threads.close()
 
     # --- inside -----------------------------------------------------------------------------------
-
-    def _prepared(self, now_s: float) -> ExportContext | None:
-        """The units' shared parts; None while the topic was not looked at, or is refused."""
-        if self.context is not None or now_s < self._prepare_at_s:
-            return self.context
-        if self._preparing is None:
-            self._preparing = self._threads.submit(self._prepare)
-        elif self._preparing.done():
-            error, self._preparing = self._preparing.exception(), None
-            if error is not None:
-                self._not_prepared(error, now_s)
-        return self.context
-
-    def _prepare(self) -> None:
-        export, datastore = self.export, self._datastore
-        topic, known = export.topic_of(datastore.name), read_terms(datastore, export.name)
-        admin = admin_of(export)
-        cluster_id = cluster_id_of(admin)
-        if known is not None:  # before a topic is made in a cluster that gets none
-            agree_terms(datastore, export, known.topic_id, cluster_id)
-        facts = ensure_topic(
-            admin,
-            export,
-            topic,
-            datastore.shards,
-            make=known is None or export.on_lost_topic == "start_over",
-        )
-        if known is None:
-            refuse_foreign_topic(export, datastore, topic)
-        encoder = RecordEncoder(
-            export,
-            datastore.name,
-            schema_id_for(export, topic),
-            typed_format(export, datastore, topic),
-        )
-        agreed = agree_terms(datastore, export, facts.topic_id, cluster_id)
-        throttle = Throttle(export.cells_per_s)
-        self.context = ExportContext(
-            export,
-            datastore,
-            self._coordinator,
-            topic,
-            agreed,
-            encoder,
-            throttle,
-            ShownEnds(export, topic),
-            self._heads_wanted,
-        )
-        self.refused = None
-
-    def _not_prepared(self, error: BaseException, now_s: float) -> None:
-        if isinstance(error, ProtectData):
-            self.refused, self._waits, wait_s = error, f"stands still: {error}", REFUSED_LOOK_S
-        elif isinstance(error, KafkaException):
-            self._waits, wait_s = (
-                f"waiting: the Kafka cluster: {words(error_of(error))}",
-                BACKOFF_MAX_S / 2,
-            )
-        elif isinstance(error, CellfeedError):
-            self._waits, wait_s = f"waiting: {error}", BACKOFF_MAX_S / 2
-        else:
-            raise error
-        self._prepare_at_s = now_s + wait_s
-        _log.warning("%s %s", self.export.group, self._waits)
 
     def _look_at_topic(self, context: ExportContext, now_s: float) -> None:
         """Now and then, while there are units at work: partitions may be added and settings changed

@@ -16,14 +16,12 @@ import itertools
 import logging
 import struct
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from cellfeed.bridge.gateway.apis import (
-    api_17_sasl_handshake,
     api_18_api_versions,
-    api_36_sasl_authenticate,
 )
-from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
+from cellfeed.bridge.gateway.apis.advertised import APIS
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.limits import (
     AUTHENTICATION_FRAME_BYTES_MAX,
@@ -37,6 +35,7 @@ from cellfeed.bridge.gateway.limits import (
     STOP_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.request import Request, parsed
+from cellfeed.bridge.gateway.sasl_requests import check_kind, sasl_answer
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.users import ANONYMOUS
@@ -46,7 +45,6 @@ from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
 from cellfeed.bridge.gateway.wire.protocol import (
     API_VERSIONS,
     RequestHead,
-    read_head,
     write_response,
 )
 from cellfeed.bridge.gateway.wire.request_queue import RequestQueue
@@ -56,8 +54,6 @@ _refusals = LimitedWarnings(
     _log, "connections closed for malformed frames", PEER_WARNINGS_MAX, PEER_WARNINGS_S
 )
 _SMALLEST_FRAME: Final = 10
-_SASL_HANDSHAKE: Final = api_17_sasl_handshake.KEY
-_SASL_AUTHENTICATE: Final = api_36_sasl_authenticate.KEY
 
 
 _numbers: Final = itertools.count()
@@ -141,35 +137,16 @@ class Connection:
                         f" {AUTHENTICATION_FRAME_BYTES_MAX} are allowed"
                     )
                 frame = await self._reader.readexactly(size)
-                if read_head(frame, FLEXIBLE_FROM).api_key not in (
-                    API_VERSIONS,
-                    _SASL_HANDSHAKE,
-                    _SASL_AUTHENTICATE,
-                ):
-                    raise MalformedFrame("a request before authentication")
-                await self._sender.send(
-                    await self._answer_unknown(await parsed(self._context, frame), authentication)
-                )
+                check_kind(frame)
+                request = await parsed(self._context, frame)
+                answer = await sasl_answer(request, authentication)
+                await self._sender.send(answer or await self._answer(request))
                 if authentication.has_failed:
                     return False
                 if authentication.principal is not None:
                     self._principal = authentication.principal
                     return True
         raise MalformedFrame(f"{AUTHENTICATION_REQUESTS_MAX} requests without an authentication")
-
-    async def _answer_unknown(
-        self, request: Request, authentication: Authentication
-    ) -> list[bytes]:
-        body: Any = request.body
-        if request.head.api_key == _SASL_HANDSHAKE:
-            return [write_response(request.head, authentication.handshake(body.mechanism))]
-        if request.head.api_key == _SASL_AUTHENTICATE:
-            return [
-                write_response(
-                    request.head, await authentication.authenticate(bytes(body.auth_bytes))
-                )
-            ]
-        return await self._answer(request)
 
     # --- in ---------------------------------------------------------------------------------------
 

@@ -14,16 +14,17 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
-from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets, last_known
+from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import Unavailable
 from cellfeed.testing.coordination import Coordination
-from cellfeed.testing.faults import Fault, PausedWorker, Stall
+from cellfeed.testing.faults import Fault, PausedWorker
 from cellfeed.testing.gate import Gate, WorkerKilled
 from cellfeed.testing.history import History, RunOutcome
+from cellfeed.testing.remaining_work import RemainingWork, release_stalls
 from cellfeed.testing.worker import Watch, Worker
 
 LEASE_S: Final = 2.0
@@ -71,6 +72,7 @@ class IdleRun:
             if any(isinstance(fault, PausedWorker) and fault.missing for fault in faults)
             else LEASE_S
         )
+        self._remaining = RemainingWork(triggers, engine, coordination, history)
         self._lock = threading.Lock()
         self._claims: dict[tuple[str, int], tuple[Gate, int]] = {}
         self._settled = threading.Event()
@@ -165,10 +167,10 @@ class IdleRun:
                     reason := ParkedCells(self._engine.state).stopped_because(trigger.group)
                 ) is not None:
                     raise TriggerStopped(f"trigger {trigger.group} has stopped: {reason}")
-            left = self._left()
+            left = self._remaining.left(is_away=self._is_away())
         except Unavailable as error:
             return [f"the store or the coordination: {error}"]
-        self._release_what_is_left(set(left))
+        release_stalls(self._faults, self._triggers, set(left))
         self._bring_zookeeper_back_for(set(left))
         paused = [
             f"{fault.what}: {fault.missing}"
@@ -176,54 +178,6 @@ class IdleRun:
             if isinstance(fault, PausedWorker) and fault.gate is not None and fault.missing
         ]
         return [*left.values(), *paused]
-
-    def _left(self) -> dict[tuple[str, int], str]:
-        """By (group, shard): the remaining work."""
-        left = {}
-        located = {trigger.group: self._locations(trigger.group) for trigger in self._triggers}
-        # The heads after the offsets: a cell that a function put before its offset moved is seen.
-        heads = self._engine.heads()
-        for group, locations in located.items():
-            for shard, head in heads.items():
-                location = locations.get(shard, head.log_start)
-                if location < head.watermark:
-                    left[(group, shard)] = (
-                        f"{group} is at {location} of {head.watermark} in shard"
-                        f" {shard}{self._why(group, shard)}"
-                    )
-            for parked in ParkedCells(self._engine.state).all(group):
-                if parked.retry_asked:
-                    left[(group, parked.partition)] = (
-                        f"{group}: parked cell {parked.cell_id} is to be tried"
-                        f" again{self._why(group, parked.partition)}"
-                    )
-        return left
-
-    def _locations(self, group: str) -> dict[int, int]:
-        if self._is_away():
-            return last_known(
-                self._engine.state, group, self._engine.datastore, range(self._engine.shards)
-            )
-        return {
-            shard: offset.offset
-            for (_, shard), offset in self._coordination.observer.fetch_offsets(group).items()
-        }
-
-    def _why(self, group: str, shard: int) -> str:
-        runs = [run for run in self._history.all() if run.group == group and run.shard == shard]
-        if not runs:
-            return " (no cell of it has been run)"
-        last = runs[-1]
-        if last.outcome is RunOutcome.RUNNING:
-            return (
-                f" ({last.worker} has been running cell {last.cell_ids} for"
-                f" {time.monotonic() - last.begun_s:.1f} s)"
-            )
-        failed = f": {last.error!r}" if last.error is not None else ""
-        return (
-            f" (the last call was for cell {last.cell_ids} on {last.worker},"
-            f" {last.outcome}{failed})"
-        )
 
     # --- faults -----------------------------------------------------------------------------------
 
@@ -242,21 +196,6 @@ class IdleRun:
                 ):
                     fault.resumed = True
                     self._coordination.resume(fault.gate)
-
-    def _release_what_is_left(self, left: set[tuple[str, int]]) -> None:
-        stalls = [fault for fault in self._faults if isinstance(fault, Stall)]
-        with_time_out = {
-            trigger.group for trigger in self._triggers if trigger.timeout_s is not None
-        }
-        stalled = {
-            (group, shard)
-            for stall in stalls
-            for group, shard in list(stall.stalled)
-            if group not in with_time_out
-        }
-        if stalled and left <= stalled:
-            for stall in stalls:
-                stall.release()
 
     def _bring_zookeeper_back_for(self, left: set[tuple[str, int]]) -> None:
         """A worker that was killed cannot join again without ZooKeeper: when only its shards are

@@ -90,8 +90,7 @@ class Log:
 def settle(files: BlockFiles) -> None:
     """Returns when all that was asked for is done."""
     done = threading.Event()
-    with files._lock:
-        files._add_work(done.set)
+    files._work.add(done.set)
     assert done.wait(WAIT_S)
 
 

@@ -201,7 +201,7 @@ class MemoryProducer:
 
 def in_place_of_kafka(monkeypatch: Any, topic: MemoryTopic) -> None:
     """Exports write to and read from this topic, and find it fit."""
-    from cellfeed.bridge.export import export_group, forgetting, taking_over, unit_run, verify
+    from cellfeed.bridge.export import forgetting, preparation, taking_over, unit_run, verify
     from cellfeed.bridge.export.topics import TopicFacts
 
     def producer(
@@ -217,9 +217,9 @@ def in_place_of_kafka(monkeypatch: Any, topic: MemoryTopic) -> None:
         monkeypatch.setattr(module, "UnitProducer", producer)
     for module in (taking_over, verify):
         monkeypatch.setattr(module, "consumer_of", topic.consumer)
-    for module in (taking_over, export_group):
+    for module in (taking_over, preparation):
         monkeypatch.setattr(module, "ensure_topic", fit)
         monkeypatch.setattr(module, "admin_of", lambda _: None)
-    monkeypatch.setattr(export_group, "ShownEnds", lambda *_: topic)
-    monkeypatch.setattr(export_group, "cluster_id_of", lambda _: "cluster")
-    monkeypatch.setattr(export_group, "refuse_foreign_topic", lambda *_: None)
+    monkeypatch.setattr(preparation, "ShownEnds", lambda *_: topic)
+    monkeypatch.setattr(preparation, "cluster_id_of", lambda _: "cluster")
+    monkeypatch.setattr(preparation, "refuse_foreign_topic", lambda *_: None)

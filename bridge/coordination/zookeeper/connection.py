@@ -17,7 +17,6 @@ expects it any more.
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
@@ -35,10 +34,8 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, ZnodeStat
-from kazoo.retry import KazooRetry
-from kazoo.security import make_digest_acl
 
 from cellfeed.bridge.coordination.zookeeper.client import (
     Check,
@@ -50,42 +47,13 @@ from cellfeed.bridge.coordination.zookeeper.client import (
     TransactionRefused,
     ZooKeeperClient,
 )
+from cellfeed.bridge.coordination.zookeeper.kazoo_client import new_client, watch_connecting
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, Refused, Unavailable
 from cellfeed.store.failpoints import marked
 
-_quiet = logging.getLogger("cellfeed.zookeeper")
-_quiet.setLevel(
-    logging.WARNING
-)  # fixed, also where the root logs more: at debug level kazoo writes credentials out
-
-_RECONNECT_DELAY_MAX_S: Final = 1.0
-_RECONNECTS_IN_A_SESSION: Final = 6
-"""The pauses between tries to connect: of a second, and of a sixth of the session at most (kazoo
-makes them up to 1.4 times as long). That is how much later than ZooKeeper itself we are back. When
-it was away, a session lasts for its time-out from the moment at which it is there again: a process
-that paused for most of that would find it expired."""
-
-_FAILURES_UNTIL_FORGOTTEN: Final = 5
-"""Failed tries to connect, one after the other, after which any server is welcome, see
-``_watch_connecting``: more than an ensemble usually has servers."""
-
 _CLOSE_S: Final = 5.0
 """How long closing may take."""
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Waits for a TCP connection no longer than kazoo waits for the first answer on it: its share
-    of the session. Where a host is gone without a word, kazoo would wait for the whole session,
-    which is over then."""
-
-    def __init__(self, connect_timeout_s: float) -> None:
-        super().__init__()
-        self._connect_timeout_s = connect_timeout_s
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = min(kwargs["timeout"], self._connect_timeout_s)
-        return super().create_connection(*args, **kwargs)
 
 
 class Connection(ZooKeeperClient):
@@ -97,30 +65,8 @@ class Connection(ZooKeeperClient):
         self._lost_at_s = time.monotonic()
         self._connections_made = 0
         self.session_timeout_s = session_timeout_s
-        credentials = f"{address.user}:{address.password}" if address.user is not None else None
-        self._client = KazooClient(
-            hosts=address.hosts,
-            timeout=session_timeout_s,
-            handler=_Handler(session_timeout_s / (address.hosts.count(",") + 1)),
-            auth_data=[("digest", credentials)] if credentials else None,
-            default_acl=(
-                [make_digest_acl(address.user, address.password, all=True)] if credentials else None
-            ),
-            connection_retry=KazooRetry(
-                max_tries=-1,
-                delay=0.05,
-                max_delay=min(_RECONNECT_DELAY_MAX_S, session_timeout_s / _RECONNECTS_IN_A_SESSION),
-            ),
-            command_retry=KazooRetry(max_tries=0),
-            logger=_quiet,
-            use_ssl=address.tls,
-            ca=address.ca,
-            certfile=address.certificate,
-            keyfile=address.key,
-            verify_certs=True,
-            check_hostname=address.tls,
-        )
-        self._watch_connecting()
+        self._client = new_client(address, session_timeout_s)
+        watch_connecting(self._client, self._granted)
         self._client.add_listener(self._changed)
         self._client.start_async()
 
@@ -275,33 +221,8 @@ class Connection(ZooKeeperClient):
             self._lost_at_s = time.monotonic()
             self._connected.clear()
 
-    def _watch_connecting(self) -> None:
-        """Two things that kazoo keeps to itself: the granted time-out (it reads for two thirds of
-        it), and the last transaction it has seen. A wiped server refuses it for that.
-
-        A server turns away a client that has seen a later transaction than the server has, for ever
-        if the server came back empty. Reads that have to be new ask for it themselves, and changes
-        name the versions that they expect. So the client can forget that transaction; the server
-        then reports that its session is gone.
-        """
-        handler = self._client._connection  # noqa: SLF001
-        connect = handler._connect  # noqa: SLF001
-        failures = 0
-
-        def watched(*arguments: Any) -> tuple[float, float]:
-            nonlocal failures
-            try:
-                read_timeout_ms, connect_timeout_ms = connect(*arguments)
-            except Exception:
-                failures += 1
-                if failures >= _FAILURES_UNTIL_FORGOTTEN:
-                    self._client.last_zxid = 0
-                raise
-            failures = 0
-            self.session_timeout_s = read_timeout_ms * 1.5 / 1000
-            return read_timeout_ms, connect_timeout_ms
-
-        handler._connect = watched  # noqa: SLF001
+    def _granted(self, session_timeout_s: float) -> None:
+        self.session_timeout_s = session_timeout_s
 
     def _close(self) -> None:
         self._client.stop()

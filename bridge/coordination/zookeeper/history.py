@@ -28,16 +28,11 @@ go back without ending every connection. Where it lacks a mark that the state ta
 back: behind a claim or a join whose call had returned, or behind saves. One that lost nothing but
 the saves of its last moment is not noticed: those cells run again.
 
-**A new era.** The process that finds a break declares a new era. One transaction then voids every
-claim, session and birth of before, for everybody. Lineages carry the era. So each group that goes
-by its offsets stands still, and says why, until somebody accepts them
-(``bridge/triggers/offsets/lineage.py``).
+A new era: :mod:`cellfeed.bridge.coordination.zookeeper.era_steps`.
 
 Crash points. A change: the state table first has the old marks and the new one; then ZooKeeper has
 the new one; then the state table has it alone. A death in between leaves two marks, of a change
-whose call never returned: either is right. An era: the state table first has it as ``next``; then
-ZooKeeper has it; then the state table has it as ``era``. Another process that compares finishes the
-declaration.
+whose call never returned: either is right.
 """
 
 from __future__ import annotations
@@ -45,15 +40,13 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 from kazoo.protocol.states import ZnodeStat
 
 from cellfeed.bridge.coordination.zookeeper.client import (
     Create,
-    Delete,
     Operation,
     OtherConnection,
     Set,
@@ -61,20 +54,16 @@ from cellfeed.bridge.coordination.zookeeper.client import (
     ZooKeeperClient,
 )
 from cellfeed.bridge.coordination.zookeeper.era import (
-    ERA_KEY,
-    WITNESSES,
     Era,
     KeptEra,
-    KnownEra,
-    encode_json,
     keep_era,
     known_era,
 )
+from cellfeed.bridge.coordination.zookeeper.era_steps import finish_era, read_era, why_broken
 from cellfeed.bridge.coordination.zookeeper.paths import Paths
-from cellfeed.bridge.coordination.zookeeper.witness import ABSENT, OwnWitness
+from cellfeed.bridge.coordination.zookeeper.witness import OwnWitness
 from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
 from cellfeed.store.engines.contract.engine import StateTable
-from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
@@ -82,7 +71,6 @@ declare(
     "zookeeper.mark_announced",
     "zookeeper.mark_written",
     "zookeeper.era_announced",
-    "zookeeper.era_written",
 )
 
 _log = logging.getLogger("cellfeed.coordination")
@@ -150,9 +138,9 @@ class ZooKeeperHistory:
             connection = self._base.connections_made
             known = known_era(self._state)
             if known.kept.next is not None:
-                self._finish(known)
+                finish_era(self._base, self._state, self._paths, known)
                 continue
-            found = self._read_era()
+            found = read_era(self._base, self._paths)
             if known.kept.era is None:
                 # A restored or new datastore believes the era that it finds.
                 keep_era(
@@ -165,9 +153,7 @@ class ZooKeeperHistory:
                     known,
                 )
                 continue
-            because = self._broken(
-                known.kept.era, found[0] if found is not None else None, known.witnesses
-            )
+            because = why_broken(self._base, self._paths, known.kept.era, found, known.witnesses)
             if because is None:
                 assert known.version is not None  # noqa: S101 (there is an era)
                 self._verified, self.because = (
@@ -260,76 +246,3 @@ class ZooKeeperHistory:
         witness.marks = [mark]
         self._witness.announce(witness, witness.marks, era_version)
         return results[:-1]
-
-    def _read_era(self) -> tuple[Era, int] | None:
-        found = self._base.get(self._paths.era, newest=True)
-        return (
-            (msgspec.json.decode(found[0], type=Era), found[1].version)
-            if found is not None
-            else None
-        )
-
-    def _broken(
-        self, era: Era, found: Era | None, witnesses: Mapping[str, StateEntry]
-    ) -> str | None:
-        if found is None:
-            return "it came back empty, is another one, or somebody deleted cellfeed's nodes in it"
-        if found != era:
-            return "it went back in time, or is another one: it has the history of another time"
-        paths = [
-            self._paths.fence_of_era(era.identity),
-            *(self._paths.witness(era.identity, process) for process in witnesses),
-        ]
-        fence, *marks = [
-            each[0].decode() if each is not None else None
-            for each in self._base.get_many(paths, newest=True)
-        ]
-        if fence is None:
-            return "it went back in time, or somebody deleted cellfeed's nodes in it"
-        allowed = [msgspec.json.decode(entry.value, type=list[str]) for entry in witnesses.values()]
-        missing = sum(
-            (mark or ABSENT) not in each for mark, each in zip(marks, allowed, strict=True)
-        )
-        return (
-            f"it went back in time: it lacks the last writes of {missing} of {len(allowed)}"
-            " processes"
-            if missing
-            else None
-        )
-
-    def _finish(self, known: KnownEra) -> None:
-        """Completes the declaration of an era, also of another process's."""
-        era = known.kept.next
-        assert era is not None  # noqa: S101 (the caller looked)
-        found = self._read_era()
-        if found is None or found[0] != era:
-            self._base.ensure(self._paths.eras)
-            self._base.ensure(self._paths.witnesses)
-            value = encode_json(era)
-            ended: list[Operation] = [
-                Delete(self._paths.fence_of_era(name))
-                for name in self._base.children(self._paths.eras, newest=True)
-            ]
-            try:
-                self._base.commit(
-                    [
-                        (
-                            Create(self._paths.era, value)
-                            if found is None
-                            else Set(self._paths.era, value, found[1])
-                        ),
-                        *ended,
-                    ]
-                )
-                failpoint("zookeeper.era_written")
-            except TransactionRefused:
-                return  # another process is faster
-        self._base.ensure(self._paths.fence_of_era(era.identity))
-        old = {entry.key: None for entry in self._state.list(WITNESSES)}
-        self._state.commit(
-            {ERA_KEY: encode_json(KeptEra(era=era, because=known.kept.because)), **old},
-            expect={ERA_KEY: known.version},
-        )
-        for name in self._base.children(self._paths.witnesses):
-            if not name.startswith(f"{era.identity}@"):
-                self._base.discard([f"{self._paths.witnesses}/{name}"])

@@ -5,9 +5,7 @@ continues at a value set there by hand when it starts or the partition changes h
 ``committed_at_us`` is the znode's mtime (the server's clock, whole milliseconds). A leader epoch
 and metadata lie in a sibling tree and count only as long as the same transaction wrote both.
 
-A commit is one transaction: the versions and the random identities of the claims are checked in it,
-and the era that they were given out in. So a claim that was taken over moves nothing, whenever the
-request arrives, and also where ZooKeeper went back in time since (``zookeeper/history.py``).
+A commit is one transaction, with the fences of its claims (``zookeeper/claim_fences.py``).
 Entries of the state table go with it in a znode of their own (``zookeeper/entries.py``).
 
 So an offset that has moved past a cell has that cell's entry with it for good (I14): at once, or
@@ -24,6 +22,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
 from cellfeed.bridge.coordination.saved_calls import SavedCall, SavedCalls
 from cellfeed.bridge.coordination.zookeeper.births import Births
+from cellfeed.bridge.coordination.zookeeper.claim_fences import ClaimFences, lineage_of
 from cellfeed.bridge.coordination.zookeeper.client import (
     Check,
     Create,
@@ -37,22 +36,21 @@ from cellfeed.bridge.coordination.zookeeper.client import (
 from cellfeed.bridge.coordination.zookeeper.connection import Connection
 from cellfeed.bridge.coordination.zookeeper.entries import TRIES_MAX, OffsetEntries
 from cellfeed.bridge.coordination.zookeeper.history import ZooKeeperHistory
-from cellfeed.bridge.coordination.zookeeper.offset_values import committed_offset, values_of
+from cellfeed.bridge.coordination.zookeeper.known_paths import KnownPaths
+from cellfeed.bridge.coordination.zookeeper.offset_reads import OWNER_CHANGES, OffsetReads
+from cellfeed.bridge.coordination.zookeeper.offset_values import values_of
 from cellfeed.bridge.coordination.zookeeper.paths import (
     Paths,
     birth_of,
     quoted,
-    unquoted,
-    version_of,
 )
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
-from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner, Compared
+from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
 from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.errors import (
     CellfeedError,
     InvalidRequest,
     OutcomeUnknown,
-    StaleWriter,
     Unavailable,
 )
 from cellfeed.store.failpoints import declare, failpoint
@@ -65,12 +63,6 @@ _BASE_SESSION_S: Final = 4.0
 dead connection is noticed, and how long a server that takes connections and does not answer is
 waited for. The shortest that a server grants as it comes."""
 
-_KNOWN_PATHS_MAX: Final = 200_000
-"""Paths that are remembered as existing (some 150 bytes each), so that a save is one round trip.
-Beyond it they are looked up again."""
-
-
-_OWNER_CHANGES: Final = "whose the chroot is changes, or ZooKeeper is connected again, all the time"
 
 Connect = Callable[[ZooKeeperAddress, float], ZooKeeperClient]
 
@@ -98,9 +90,9 @@ class ZooKeeperOffsets:
         self._births = Births(self._base, state, self._paths, self._history)
         self.entries = OffsetEntries(self._base, state, self._paths)
         self._saved_calls = SavedCalls()
-        self._known: set[str] = set()
-        """Paths of offsets that exist as far as this process knows; one that was deleted since is
-        noticed when it is written."""
+        self._reads = OffsetReads(self._base, self._paths, self._owner)
+        self._known = KnownPaths(self._base)
+        self._fences = ClaimFences(self._paths, self._history)
 
     def close(self) -> None:
         self._base.close()
@@ -110,19 +102,7 @@ class ZooKeeperOffsets:
         return self._owner.found_by(heir)
 
     def lineage(self, group: str) -> str:
-        era = self._history.check()
-        path = self._paths.offsets(group)
-        stat = self._base.stats([path], newest=True)[0]
-        if stat is None:
-            self._base.ensure(path)
-            stat = self._base.stats([path])[0]
-            if stat is None:
-                raise Unavailable(f"ZooKeeper: {path} was deleted the moment it was made")
-        # A group's folder may be as it was in a ZooKeeper that went back; its era is not. Earlier
-        # versions knew no era: the first one has no name here.
-        return f"zookeeper {stat.ctime:x}-{stat.czxid:x}" + (
-            "" if era.first else f" era {era.identity}"
-        )
+        return lineage_of(group, self._base, self._paths, self._history)
 
     def why_changed(self) -> str | None:
         return self._history.because
@@ -137,12 +117,10 @@ class ZooKeeperOffsets:
     ) -> None:
         if entries and not claims:
             raise InvalidRequest("entries are committed under a claim")
-        self._check_births(group, claims)
-        fences = self._fences(claims)
+        self._fences.check_eras(group, claims)
+        fences = self._fences.of(claims)
         values = values_of(self._paths, group, offsets)
-        extra: list[Operation] = []
-        if entries:
-            extra = [self.entries.creation(claims[0], entries)]
+        extra = [self.entries.creation(claims[0], entries)] if entries else []
         if fences or values:
             self._write(group, fences, values, extra, claims)
         if entries:
@@ -164,65 +142,14 @@ class ZooKeeperOffsets:
     def fetch_offsets(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        for _ in range(TRIES_MAX):
-            compared = self._owner.compared()
-            found = self._fetch(group, partitions)
-            if self._is_still(compared):
-                return found
-        raise Unavailable(f"the offsets of group {group!r} could not be read: {_OWNER_CHANGES}")
+        return self._reads.fetch(group, partitions)
 
-    def _fetch(
-        self, group: str, partitions: Sequence[TopicPartition] | None
-    ) -> dict[TopicPartition, CommittedOffset]:
-        wanted = (
-            self._listed(self._paths.offsets(group)) if partitions is None else list(partitions)
-        )
-        if not wanted:
-            return {}
-        detailed = self._base.stats([self._paths.details(group)], newest=True)[0] is not None
-        paths = [self._paths.offset(group, *key) for key in wanted]
-        found = self._base.get_many(paths)
-        details = (
-            self._base.get_many([self._paths.detail(group, *key) for key in wanted])
-            if detailed
-            else [None] * len(wanted)
-        )
-        return {
-            key: committed_offset(path, *value, detail)
-            for key, path, value, detail in zip(wanted, paths, found, details, strict=True)
-            if value is not None
-        }
+    def groups(self) -> list[str]:
+        return self._reads.groups()
 
     def has_unwritten_entries(self, group: str) -> bool:
         birth = self._births.birth(group)
         return birth is not None and self.entries.are_under_way(group, birth)
-
-    def groups(self) -> list[str]:
-        for _ in range(TRIES_MAX):
-            compared = self._owner.compared()
-            found = self._groups()
-            if self._is_still(compared):
-                return found
-        raise Unavailable(f"the groups could not be listed: {_OWNER_CHANGES}")
-
-    def _is_still(self, compared: Compared | None) -> bool:
-        """Whether values read meanwhile are this datastore's."""
-        if compared is None:
-            return True
-        [stat] = self._base.stats([compared.path], newest=True)
-        if stat == compared.stat and self._base.connections_made == compared.connection:
-            return True
-        self._owner.doubt()
-        return False
-
-    def _groups(self) -> list[str]:
-        names = self._base.children(self._paths.consumers, newest=True)
-        stats = self._base.stats([self._paths.offsets(unquoted(name)) for name in names])
-        return sorted(
-            unquoted(name)
-            for name, stat in zip(names, stats, strict=True)
-            if stat is not None and stat.numChildren
-        )
 
     def delete_offsets(
         self,
@@ -233,10 +160,10 @@ class ZooKeeperOffsets:
     ) -> None:
         self._owner.compared()
         for parent in (self._paths.details(group), self._paths.offsets(group)):
-            there = self._listed(parent)
+            there = self._reads.listed(parent)
             gone = [key for key in there if partitions is None or key in partitions]
             paths = [f"{parent}/{quoted(topic)}/{partition}" for topic, partition in gone]
-            self._known.difference_update(paths)
+            self._known.forget(paths)
             self._discard(group, paths, claims)
             # A topic's folder goes with its last offset: a group is one that has any.
             emptied = {topic for topic, _ in gone} - {
@@ -251,15 +178,15 @@ class ZooKeeperOffsets:
 
     def _discard(self, group: str, paths: Sequence[str], claims: Sequence[Claim]) -> None:
         """Each by itself, under the claims."""
-        self._check_births(group, claims)
-        fences = self._fences(claims)
+        self._fences.check_eras(group, claims)
+        fences = self._fences.of(claims)
         for path in paths:
             try:
                 self._commit(group, fences, [Delete(path)])
             except TransactionRefused as refused:
                 if refused.operation in fences:
                     self._history.doubt()
-                    raise self._stale(group, claims) from None
+                    raise self._fences.stale(group, claims) from None
                 if not isinstance(refused.error, NoNodeError):
                     raise Unavailable(
                         f"ZooKeeper: {path} could not be deleted: {type(refused.error).__name__}"
@@ -284,25 +211,7 @@ class ZooKeeperOffsets:
                 self._owner.doubt()
             else:
                 return
-        raise Unavailable(f"the offsets of group {group!r} could not be saved: {_OWNER_CHANGES}")
-
-    def _check_births(self, group: str, claims: Sequence[Claim]) -> None:
-        """Compares ZooKeeper with the state table if it was connected again since, and refuses
-        claims of an era that has ended."""
-        era = self._history.era() if claims else None
-        if era is not None and any(_era_of(claim) != era.identity for claim in claims):
-            raise self._stale(group, claims)
-
-    def _fences(self, claims: Sequence[Claim]) -> list[Check]:
-        fences = [
-            Check(self._paths.fence_of_era(era), 0) for era in {_era_of(claim) for claim in claims}
-        ]
-        for claim in claims:
-            path = self._paths.claim(
-                claim.group, claim.topic, claim.partition, birth_of(claim.token)
-            )
-            fences += [Check(path, version_of(claim.token)), Check(self._paths.identity(claim), 0)]
-        return fences
+        raise Unavailable(f"the offsets of group {group!r} could not be saved: {OWNER_CHANGES}")
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -316,7 +225,7 @@ class ZooKeeperOffsets:
     ) -> None:
         self._owner.compared()  # no folder is made in another datastore's chroot
         for _ in range(TRIES_MAX):
-            self._look_up([path for path in values if path not in self._known])
+            self._known.look_up([path for path in values if path not in self._known])
             writes = [
                 Set(path, value) if path in self._known else Create(path, value)
                 for path, value in values.items()
@@ -326,52 +235,16 @@ class ZooKeeperOffsets:
             except TransactionRefused as refused:
                 if refused.operation in fences or refused.operation in extra:
                     self._history.doubt()
-                    raise self._stale(group, claims) from None
+                    raise self._fences.stale(group, claims) from None
                 # Made by another process, or deleted by somebody, since it was looked up.
                 if not isinstance(refused.error, NodeExistsError | NoNodeError):
                     raise Unavailable(f"ZooKeeper: {refused}") from None
-                self._known.difference_update(values)
+                self._known.forget(values)
             else:
-                self._known.update(values)
+                self._known.add(values)
                 if fences:
                     self._history.saved()
                 return
         raise Unavailable(
             f"the offsets of group {group!r} could not be saved: somebody deletes them all the time"
         )
-
-    def _look_up(self, paths: Sequence[str]) -> None:
-        if not paths:
-            return
-        if len(self._known) + len(paths) > _KNOWN_PATHS_MAX:
-            self._known.clear()
-        stats = self._base.stats(paths)
-        self._known.update(
-            path for path, stat in zip(paths, stats, strict=True) if stat is not None
-        )
-        for parent in {
-            path.rpartition("/")[0] for path, stat in zip(paths, stats, strict=True) if stat is None
-        }:
-            self._base.ensure(parent)
-
-    def _listed(self, parent: str) -> list[TopicPartition]:
-        """Topics and partitions below a path, those with a number for a name."""
-        topics = self._base.children(parent, newest=True)
-        below = self._base.children_of([f"{parent}/{topic}" for topic in topics])
-        return [
-            (unquoted(topic), int(name))
-            for topic, names in zip(topics, below, strict=True)
-            for name in names
-            if name.isdecimal()
-        ]
-
-    def _stale(self, group: str, claims: Sequence[Claim]) -> StaleWriter:
-        lost = ", ".join(f"{claim.topic}/{claim.partition}" for claim in claims)
-        return StaleWriter(
-            f"the offsets of group {group!r} were not saved: a claim on one of {lost} has been"
-            " taken over"
-        )
-
-
-def _era_of(claim: Claim) -> str:
-    return claim.identity.partition("-")[0]

@@ -97,7 +97,7 @@ async def handle(
 
 def _in_files(files: BlockFiles, wanted: list[_Wanted]) -> dict[str, Mapping[int, int]]:
     kept = files.kept_by_partition()
-    return {topic.content: kept.get(files.contents_of(topic), {}) for topic, _ in wanted}
+    return {topic.content: kept.get(files.origin.contents_of(topic), {}) for topic, _ in wanted}
 
 
 def _directory(

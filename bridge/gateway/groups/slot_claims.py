@@ -9,16 +9,7 @@ holder's session has ended. So at any moment at most one gateway holds a slot. E
 the claim (C4, C5): a gateway that was paused and has lost a slot moves no offset when it wakes up
 (I20).
 
-**Generations never go back across a move.** Before it uses a slot, a gateway reserves generations
-in the state table, above all earlier ones. The commit carries the claim:
-
-    gateways/slots/<slot>       the end of the generations that were given to its coordinators so
-                                far
-
-A gateway that takes a slot over begins at that end. No gateway coordinates a slot without having
-moved the end. So one whose session has ended looks there, even when it cannot reach the
-coordination. As long as the end is the one that it wrote, no other gateway has coordinated the slot
-meanwhile, and its groups stand.
+Generations never go back across a move: :mod:`cellfeed.bridge.gateway.groups.generations`.
 
 **A coordination that went back in time**, or returned empty, has older offsets of consumer groups.
 So gateways refuse all requests of groups, but for heartbeats, until an operator accepts these
@@ -39,6 +30,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
+from cellfeed.bridge.gateway.groups.generations import ReservedGenerations
 from cellfeed.bridge.gateway.groups.slot_owners import GROUP, TOPIC, why_stopped
 from cellfeed.bridge.gateway.groups.spread import SLOTS, spread
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
@@ -53,9 +45,6 @@ declare("gateway.slots_claimed", "gateway.slots_reserved")
 ACTIVE_PREFIX: Final = "gateways/groups/"
 """Of the notes which groups have members, see
 :mod:`cellfeed.bridge.gateway.groups.active_groups`."""
-
-_PREFIX: Final = "gateways/slots/"
-_decode_number = msgspec.json.Decoder(int)
 
 
 class ActiveGroup(msgspec.Struct, frozen=True):
@@ -107,6 +96,7 @@ class SlotClaims:
         self._node = node
         self._ttl_s = ttl_s
         self._clock = clock
+        self._generations = ReservedGenerations(coordinator, state)
         self._session: Session | None = None
         self._renew_at_s = 0.0
         self._slots: dict[int, ClaimedSlot] = {}
@@ -145,7 +135,7 @@ class SlotClaims:
         """The remaining slots when :meth:`step` failed: those that nobody has coordinated
         meanwhile, by the state table. Raises Unavailable."""
         if self._slots:
-            ends = self._ends()
+            ends = self._generations.ends()
             self._slots = {
                 slot: claimed
                 for slot, claimed in self._slots.items()
@@ -196,7 +186,7 @@ class SlotClaims:
             self._slots.pop(slot, None)
         if not claims:
             return
-        ends = self._ends()
+        ends = self._generations.ends()
         kept = {
             slot
             for slot in claims
@@ -209,7 +199,7 @@ class SlotClaims:
         fresh = {slot: claim for slot, claim in claims.items() if slot not in kept}
         for slot in fresh:
             self._slots.pop(slot, None)
-        self._reserve(fresh, ends)
+        self._reserve_above(fresh, ends)
         failpoint("gateway.slots_reserved")
         active = self._active() if fresh else {}
         for slot, claim in fresh.items():
@@ -230,26 +220,19 @@ class SlotClaims:
         }
         if not short:
             return
-        self._reserve(
+        self._reserve_above(
             {slot: claimed.claim for slot, claimed in short.items()},
             {slot: claimed.end for slot, claimed in short.items()},
         )
         for slot, claimed in short.items():
             self._slots[slot] = claimed._replace(end=claimed.end + GENERATIONS_RESERVED)
 
-    def _reserve(self, claims: Mapping[int, Claim], ends: Mapping[int, int]) -> None:
-        if claims:
-            entries: dict[str, bytes | None] = {
-                f"{_PREFIX}{slot}": str(ends.get(slot, 0) + GENERATIONS_RESERVED).encode()
-                for slot in claims
-            }
-            try:
-                self._coordinator.commit_offsets(
-                    GROUP, {}, claims=list(claims.values()), entries=entries
-                )
-            except StaleWriter as lost:
-                self._renew_at_s = 0.0
-                raise Unavailable(f"slots were lost the moment they were claimed: {lost}") from None
+    def _reserve_above(self, claims: Mapping[int, Claim], ends: Mapping[int, int]) -> None:
+        try:
+            self._generations.reserve(claims, ends)
+        except StaleWriter as lost:
+            self._renew_at_s = 0.0
+            raise Unavailable(f"slots were lost the moment they were claimed: {lost}") from None
 
     def _active(self) -> dict[int, dict[str, float]]:
         found: dict[int, dict[str, float]] = {}
@@ -258,9 +241,3 @@ class SlotClaims:
             group = _decode_active.decode(entry.value)
             found.setdefault(slot, {})[group.group_id] = group.session_timeout_s
         return found
-
-    def _ends(self) -> dict[int, int]:
-        return {
-            int(entry.key.removeprefix(_PREFIX)): _decode_number.decode(entry.value)
-            for entry in self._state.list(_PREFIX)
-        }

@@ -1,5 +1,15 @@
 """The folder of the files that one gateway keeps blocks in: its lock, the names of its files, and
-those that are there."""
+those that are there.
+
+Each gateway has a folder of its own (``DIRECTORY/DATASTORE-NAME``), with a lock. Two gateways that
+are configured with one directory do not meet. Of two processes with one name the second works
+without files until the first has ended. The process dies, or the power fails:
+
+    while a file is written                 a file ``….tmp`` is left, removed at the next start
+    between writing and renaming,           nothing is left, or a file that lacks some
+    or right after it                       bytes on the disk; it is dropped when it is read,
+                                            by its CRC
+"""
 
 from __future__ import annotations
 
@@ -7,7 +17,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -73,6 +83,30 @@ class BlockFolder:
     def file(self, key: BlockKey, known: int) -> Path:
         """The path of a block's file."""
         return self.path / key.contents / str(key.shard) / file_name(key, known)
+
+    @contextmanager
+    def staged(self, key: BlockKey, known: int, data: bytes) -> Iterator[Callable[[], object]]:
+        """Writes a block's file beside its place; calling the result puts it there, and the end
+        removes it otherwise. Raises OSError."""
+        path = self.file(key, known)
+        temporary = path.with_suffix(".tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(data)
+            yield lambda: temporary.replace(path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def used(self, key: BlockKey, known: int) -> None:
+        """Notes the use of a file: the order of use outlives the process."""
+        with suppress(OSError):
+            os.utime(self.file(key, known))
+
+    def remove(self, key: BlockKey, known: int) -> None:
+        """Removes a block's file, where that can be done."""
+        with suppress(OSError):
+            self.file(key, known).unlink(missing_ok=True)
 
     def listed(self) -> tuple[dict[BlockKey, KeptFile], list[Path]]:
         """The files that are there, in the order of their last use, and those to be removed: ones

@@ -29,18 +29,17 @@ the erasure are dropped when it has.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from math import inf
-from threading import Lock
 from time import monotonic
 from typing import Final
 
 from cellfeed.bridge.gateway.limits import BLOCK_BYTES_MAX, BLOCK_CELLS, BLOCKS_BYTES_MAX
 from cellfeed.bridge.gateway.log.batch import Batch, Block, block_bytes
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
-from cellfeed.bridge.gateway.log.encode import Piece, encode_pieces, encode_range
+from cellfeed.bridge.gateway.log.encode import Piece
+from cellfeed.bridge.gateway.log.encodings import Encodings
 from cellfeed.bridge.gateway.log.kept_blocks import KeptBlocks, boundary
 from cellfeed.bridge.gateway.topics.topics import Topic
 from cellfeed.store.engines.contract.engine import Engine
@@ -68,15 +67,15 @@ class Blocks:
     ) -> None:
         self._engine = engine
         self.files = files
-        self._executor = executor
         self.kept = KeptBlocks(bytes_max)
-        self._under_way: dict[tuple[str, int, int, int], asyncio.Future[Block]] = {}
-        self._forgets: Counter[int] = Counter()
-        """How often something of a shard was forgotten."""
+        self._encodings = Encodings(engine, executor, files)
         self._begun_ahead: set[asyncio.Task[Block]] = set()
         """The event loop keeps only weak references to its tasks."""
-        self.encoded = 0
-        self._counting = Lock()
+
+    @property
+    def encoded(self) -> int:
+        """Pieces that were encoded since the start."""
+        return self._encodings.encoded
 
     async def read(
         self,
@@ -102,7 +101,7 @@ class Blocks:
             else:
                 block = await self._end(topic, shard, offset, watermark, leader_epoch)
             if block[-1].end <= offset:
-                block = await self._encode_once(topic, shard, offset, end, leader_epoch)
+                block = await self._encodings.once(topic, shard, offset, end, leader_epoch)
             for batch in block:
                 if batch.end <= offset:
                     continue
@@ -135,14 +134,8 @@ class Blocks:
         repeats all its calls at each start, before the first read. Files that were written since
         are not lost by it.
         """
-        self._forgets[shard] += 1
+        self._encodings.forget(shard, start, end)
         self.kept.forget(shard, start, end)
-        for piece in [
-            piece
-            for piece in self._under_way
-            if piece[1] == shard and piece[2] < end and start < piece[3]
-        ]:
-            del self._under_way[piece]  # the next reader has it read again
         if self.files is not None:
             self.files.forget(shard, start, end, known)
 
@@ -156,12 +149,8 @@ class Blocks:
             (topic.content, shard), start // BLOCK_CELLS
         ):
             return
-        if (
-            topic.content,
-            shard,
-            max(start, self.kept.start_of(shard)),
-            start + BLOCK_CELLS,
-        ) not in self._under_way:
+        piece = (topic.content, shard, max(start, self.kept.start_of(shard)), start + BLOCK_CELLS)
+        if not self._encodings.is_under_way(piece):
             begun = asyncio.get_running_loop().create_task(
                 self._full_block(topic, shard, start // BLOCK_CELLS, watermark, leader_epoch)
             )
@@ -178,7 +167,7 @@ class Blocks:
         if block is not None:
             return block
         start = number * BLOCK_CELLS
-        block = await self._encode_once(
+        block = await self._encodings.once(
             topic,
             shard,
             max(start, self.kept.start_of(shard)),
@@ -196,9 +185,9 @@ class Blocks:
         key = (topic.content, shard)
         segments, start = self.kept.end(key, offset, watermark)
         if start < watermark:
-            forgets = self._forgets[shard]
-            new = await self._encode_once(topic, shard, start, watermark, leader_epoch)
-            if forgets != self._forgets[shard]:
+            forgets = self._encodings.forgets(shard)
+            new = await self._encodings.once(topic, shard, start, watermark, leader_epoch)
+            if forgets != self._encodings.forgets(shard):
                 return await self._end(topic, shard, offset, watermark, leader_epoch)
             if segments and block_bytes(segments) + block_bytes(new) > BLOCK_BYTES_MAX:
                 return segments if offset < start else new
@@ -217,7 +206,7 @@ class Blocks:
             segments, start = self.kept.end((topic.content, shard), offset, watermark)
             if (
                 start < watermark
-                and (topic.content, shard, start, watermark) not in self._under_way
+                and not self._encodings.is_under_way((topic.content, shard, start, watermark))
                 and cells + watermark - start <= _PREPARED_CELLS_MAX
             ):
                 # A cluster that is away holds up nobody else's.
@@ -227,121 +216,14 @@ class Blocks:
                 cells += watermark - start
         for group in groups.values():
             if len(group) > 1:
-                self._encode_together(
-                    [piece for piece, _ in group], [segments for _, segments in group]
-                )
+                self._encode_together(group)
 
-    def _encode_together(self, pieces: Sequence[Piece], before: Sequence[Block]) -> None:
-        """All pieces are done at the same moment, and fetches ask for one after the other. So all
-        are kept at once, each behind the segments that were there ``before``. Pieces of a shard are
-        not kept where some were forgotten meanwhile."""
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Block]] = [loop.create_future() for _ in pieces]
-        forgets = [self._forgets[piece.shard] for piece in pieces]
-        for piece, future in zip(pieces, futures, strict=True):
-            self._begun((piece.topic.content, piece.shard, piece.start, piece.end), future)
-        self._count_encoded(len(pieces))
+    def _encode_together(self, group: Sequence[tuple[Piece, Block]]) -> None:
+        """Fetches ask for one piece after the other. So all are kept at once, each behind the
+        segments that were there before."""
 
-        def done(encoding: asyncio.Future[list[Block]]) -> None:
-            _hand_out(encoding, futures)
-            if encoding.cancelled() or encoding.exception() is not None:
-                return
-            for piece, segments, count, new in zip(
-                pieces, before, forgets, encoding.result(), strict=True
-            ):
-                if count == self._forgets[piece.shard]:
-                    self.kept.keep_end((piece.topic.content, piece.shard), segments + new)
+        def encoded(number: int, new: Block) -> None:
+            piece, before = group[number]
+            self.kept.keep_end((piece.topic.content, piece.shard), before + new)
 
-        loop.run_in_executor(self._executor, encode_pieces, self._engine, pieces).add_done_callback(
-            done
-        )
-
-    async def _encode_once(
-        self,
-        topic: Topic,
-        shard: int,
-        start: int,
-        end: int,
-        leader_epoch: int,
-        known: int | None = None,
-    ) -> Block:
-        """Several fetches that want the same piece at the same time wait for one encoding of it.
-        ``known``: the watermark; given for a piece that may be in files."""
-        key = (topic.content, shard, start, end)
-        while True:
-            forgets = self._forgets[shard]
-            future = self._under_way.get(key)
-            if future is None or future.done():  # one that ended just now may have failed
-                loop = asyncio.get_running_loop()
-                if self.files is not None and known is not None:
-                    future = loop.run_in_executor(
-                        self._executor,
-                        self._read_or_encode,
-                        self.files,
-                        topic,
-                        shard,
-                        start,
-                        end,
-                        leader_epoch,
-                        known,
-                    )
-                else:
-                    future = loop.run_in_executor(
-                        self._executor,
-                        encode_range,
-                        self._engine,
-                        topic,
-                        shard,
-                        start,
-                        end,
-                        leader_epoch,
-                    )
-                    self._count_encoded(1)
-                self._begun(key, future)
-            block = await asyncio.shield(future)
-            if forgets == self._forgets[shard]:
-                return block
-
-    def _read_or_encode(
-        self,
-        files: BlockFiles,
-        topic: Topic,
-        shard: int,
-        start: int,
-        end: int,
-        leader_epoch: int,
-        known: int,
-    ) -> Block:
-        key = files.key(topic, shard, start, end)
-        block = files.read(key, leader_epoch)
-        if block is None:
-            block = encode_range(self._engine, topic, shard, start, end, leader_epoch)
-            self._count_encoded(1)
-            if block[-1].end == end:
-                files.keep(key, block, known, leader_epoch)
-        return block
-
-    def _count_encoded(self, pieces: int) -> None:
-        with self._counting:
-            self.encoded += pieces
-
-    def _begun(self, key: tuple[str, int, int, int], future: asyncio.Future[Block]) -> None:
-        self._under_way[key] = future
-        future.add_done_callback(
-            lambda done: None if self._under_way.get(key) is not done else self._under_way.pop(key)
-        )
-
-
-def _hand_out(
-    encoding: asyncio.Future[list[Block]], futures: Sequence[asyncio.Future[Block]]
-) -> None:
-    if encoding.cancelled():
-        for future in futures:
-            future.cancel()
-    elif (error := encoding.exception()) is not None:
-        for future in futures:
-            future.set_exception(error)
-            future.exception()  # nobody may come for it: the fetch had enough before
-    else:
-        for future, block in zip(futures, encoding.result(), strict=True):
-            future.set_result(block)
+        self._encodings.together([piece for piece, _ in group], encoded)

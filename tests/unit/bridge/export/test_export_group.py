@@ -153,12 +153,12 @@ def test_a_topic_that_is_not_known_yet_is_asked_for_again_and_the_reason_told(
     put(datastore, 10)
     topic.fail("ensure_topic", error)
     one = Exporter(datastore, "one", stack)
-    until(lambda: one.group._waits != "not started", "the reason is known", one)
-    assert one.group._waits.startswith(said)
-    assert (one.group.refused is error) == isinstance(error, ProtectData)
+    until(lambda: one.group.preparation.waits != "not started", "the reason is known", one)
+    assert one.group.preparation.waits.startswith(said)
+    assert (one.group.preparation.refused is error) == isinstance(error, ProtectData)
     assert (one.group.refusal is error) == isinstance(error, ProtectData)
     until(lambda: is_all_there(datastore, topic), "all is exported", one)
-    assert one.group.refused is one.group.refusal is None
+    assert one.group.preparation.refused is one.group.refusal is None
 
 
 def test_a_defect_while_the_topic_is_looked_at_is_raised(

@@ -29,5 +29,5 @@ def open_files(tmp_path: Path, log: Log) -> Iterator[Callable[..., BlockFiles]]:
 
     yield make
     for each in made:
-        if each._thread.is_alive():
+        if each._work._thread.is_alive():
             each.close()

@@ -24,8 +24,8 @@ TOPICS = [ALL, RARE]
 
 def kill(files: BlockFiles) -> None:
     """A task that waits is never done; the folder is free."""
-    with files._lock:
-        files._work.clear()
+    with files._work._news:
+        files._work._work.clear()
     files.close()
 
 

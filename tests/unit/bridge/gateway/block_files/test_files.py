@@ -188,8 +188,7 @@ def test_what_waits_for_the_disk_is_bounded(
 ) -> None:
     files, go_on = open_files(), threading.Event()
     settle(files)
-    with files._lock:
-        files._add_work(lambda: assert_true(go_on.wait(WAIT_S)))
+    files._work.add(lambda: assert_true(go_on.wait(WAIT_S)))
     block = [Batch(0, 20, bytes(100_000))]
     monkeypatch.setattr(block_files_module, "BLOCK_FILES_WAITING_BYTES_MAX", 250_000)
     for number in range(5):

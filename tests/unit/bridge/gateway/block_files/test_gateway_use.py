@@ -96,8 +96,7 @@ def test_a_fetch_does_not_wait_for_the_disk(
 ) -> None:
     files, go_on = open_files(log=long_log), threading.Event()
     settle(files)
-    with files._lock:
-        files._add_work(lambda: assert_true(go_on.wait(WAIT_S)))
+    files._work.add(lambda: assert_true(go_on.wait(WAIT_S)))
     batches, encodings = gateway_read(long_log, files)
     assert (batches[-1].end, encodings, files.counts.written) == (long_log.watermark, 2, 0)
     go_on.set()
@@ -149,7 +148,7 @@ def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
             assert go_on.wait(WAIT_S)
         return block
 
-    monkeypatch.setattr("cellfeed.bridge.gateway.log.blocks.encode_range", slowly)
+    monkeypatch.setattr("cellfeed.bridge.gateway.log.encodings.encode_range", slowly)
 
     async def run(executor: ThreadPoolExecutor) -> tuple[list[Batch], list[Batch]]:
         blocks = Blocks(long_log, executor, LARGE, files)  # type: ignore[arg-type]
@@ -175,7 +174,7 @@ def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
     if erased < BLOCK_CELLS:
         assert after[0].data == now[0].data
     settle(files)
-    kept = [files.read(key, 0) for key in list(files._entries)]
+    kept = [files.read(key, 0) for key in list(files._files._entries)]
     assert all(
         block == encoded(long_log, ALL, block[0].start, block[-1].end) for block in kept if block
     )

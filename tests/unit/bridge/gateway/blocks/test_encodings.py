@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cellfeed.bridge.gateway.limits import BLOCK_CELLS
-from cellfeed.bridge.gateway.log import blocks as blocks_module
+from cellfeed.bridge.gateway.log import encodings as blocks_module
 from cellfeed.bridge.gateway.log.batch import Batch
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.bridge.gateway.log.encode import encode_range

@@ -85,10 +85,11 @@ class Process:
 
 
 class Worker(Process):
-    """A worker over the datastore in ``directory``; ``url`` once entered."""
+    """A worker over the datastore in ``directory``; ``url`` once entered. ``trains``: whether it
+    trains dictionaries, as a configured one does unless told otherwise."""
 
-    def __init__(self, directory: str | Path, shards: int = 16) -> None:
-        super().__init__(_serve_http, directory=str(directory), shards=shards)
+    def __init__(self, directory: str | Path, shards: int = 16, *, trains: bool = False) -> None:
+        super().__init__(_serve_http, directory=str(directory), shards=shards, trains=trains)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -127,6 +128,8 @@ def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -
     with Datastore.open_embedded(
         Path(settings["directory"]), shards=settings["shards"]
     ) as datastore:
+        if settings["trains"]:
+            datastore.train_dictionaries()
         run_worker(datastore, stop=stop, on_started=connection.send)
 
 

@@ -4,8 +4,10 @@
 worker and client each in a process of its own, durable (synchronous=FULL) on both sides. Beside it:
 Python's ``sqlite3`` inserting the same rows, ready made, with the same unique key, in transactions
 of the same size; in one process with nothing around it. Runs are interleaved; the figures are
-medians. ``put-http single``: one cell a call, from 1 and from 64 callers. ``worker CPU`` is the
-worker process's use, so that the figure can be read on a busy machine.
+medians. ``dictionary trained meanwhile``: as a configured worker does, it trains a dictionary of
+the first cells, and stores the others with it. ``put-http single``: one cell a call, from 1 and
+from 64 callers. ``worker CPU`` is the worker process's use, so that the figure can be read on a
+busy machine.
 """
 
 from __future__ import annotations
@@ -46,12 +48,13 @@ def figures(
 ) -> Iterator[Figure]:
     """Measures; see the module."""
     cells = taxi_cells(count)
-    rates, beside, cpu_us = [], [], []
+    rates, beside, cpu_us, trained = [], [], [], []
     for _ in range(runs):
         rate, cpu = batch_run(cells)
         rates.append(rate)
         cpu_us.append(cpu)
         beside.append(_sqlite_run(cells))
+        trained.append(batch_run(cells, trains=True))
     yield Figure(
         "put-http batch",
         statistics.median(rates),
@@ -61,6 +64,18 @@ def figures(
         BATCH_RATE,
     )
     yield Figure("put-http batch worker CPU", statistics.median(cpu_us), "µs/cell")
+    without = "without a dictionary"
+    for name, unit, values, others in (
+        ("", "cells/s", [rate for rate, _ in trained], rates),
+        (" worker CPU", "µs/cell", [cpu for _, cpu in trained], cpu_us),
+    ):
+        yield Figure(
+            f"put-http batch, dictionary trained meanwhile{name}",
+            statistics.median(values),
+            unit,
+            without,
+            statistics.median(others),
+        )
     for callers in (1, 64):
         seconds, rate, cpu = _single_run(cells, callers, single_s)
         ordered = sorted(seconds)
@@ -91,12 +106,13 @@ def _value(text: str) -> object:
         return text
 
 
-def batch_run(cells: Sequence[Put]) -> tuple[float, float]:
-    """Cells a second, and microseconds of the worker's processor time per cell."""
+def batch_run(cells: Sequence[Put], *, trains: bool = False) -> tuple[float, float]:
+    """Cells a second, and microseconds of the worker's processor time per cell. ``trains``: the
+    worker trains a dictionary of the first cells, and stores the others with it."""
     batches = [cells[start : start + BATCH_CELLS] for start in range(0, len(cells), BATCH_CELLS)]
     with (
         tempfile.TemporaryDirectory() as directory,
-        Worker(directory) as worker,
+        Worker(directory, trains=trains) as worker,
         Client(worker.url, "trips", share_requests=False) as client,
     ):
         client.put_cells(cells[:1])

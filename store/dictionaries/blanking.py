@@ -27,15 +27,16 @@ elements of an array share one.
 
 from __future__ import annotations
 
-import string
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from operator import itemgetter
 from random import Random
 from typing import Any, Final
 
 from cellfeed.store.cells import canonical_json
+from cellfeed.store.dictionaries.shapes import like_number, like_text
 from cellfeed.store.errors import InvalidBody
 
 SHARED_ROW_KEYS_MIN: Final = 20
@@ -57,12 +58,6 @@ _SMALL_DIGITS: Final = 2
 
 RARE_PART_MAX: Final = 0.5
 """Of the occurrences under a path: with more rare ones than this, none of its values is kept."""
-
-TEXT_MAX: Final = 64
-"""Characters of a replaced string: a longer one is cut, its shape repeats in no other body."""
-
-_NUMBER_MAX: Final = 18
-"""Digits of a replaced number: any such integer is a valid body's."""
 
 Path = tuple[str, ...]
 _Value = tuple[Path, type, str | int | float]
@@ -86,19 +81,20 @@ class _Seen:
             self.last = row_key
 
 
-def blanked(samples: Sequence[tuple[bytes, bytes]], random: Random | None = None) -> list[bytes]:
+def blanked(
+    samples: Sequence[tuple[bytes, bytes]], random: Random | None = None, *, every: int = 1
+) -> list[bytes]:
     """``(row key, canonical JSON)`` to canonical JSON without the values that few share; see the
-    module. In the order given."""
+    module. In the order given; with ``every``, copies of each so many-th sample. Which values few
+    share is looked at in all of them."""
     bodies = [(row_key, canonical_json.parse(body)) for row_key, body in samples]
     rules = _Rules(sorted(bodies, key=itemgetter(0)))
     chance = random or Random()
     found = []
-    for _, body in bodies:
-        try:
+    for _, body in bodies[::every]:
+        # Replaced values may add up to more than a body may have; one sample less is no loss.
+        with suppress(InvalidBody):
             found.append(canonical_json.canonical(rules.blank((), body, chance)))
-        except InvalidBody:
-            # replaced values may add up to more than a body may have; one sample less is no loss
-            continue
     return found
 
 
@@ -204,7 +200,7 @@ class _Rules:
             return value
         if (path, type(value), value) in self._kept:
             return self._common[path].draw(random)
-        return _like_text(value, random) if isinstance(value, str) else _like_number(value, random)
+        return like_text(value, random) if isinstance(value, str) else like_number(value, random)
 
     def _is_common(self, seen: _Seen) -> bool:
         return seen.row_keys >= self._wanted
@@ -225,29 +221,3 @@ def _scalars(path: Path, value: Any) -> Iterator[tuple[Path, object]]:
 def _is_small(value: str | float) -> bool:
     """Whether it is a number of so few digits that it names nobody."""
     return not isinstance(value, str) and len(repr(abs(value)).replace(".", "")) <= _SMALL_DIGITS
-
-
-def _like_text(text: str, random: Random) -> str:
-    return "".join([_like(character, random) for character in text[:TEXT_MAX]])
-
-
-def _like(character: str, random: Random) -> str:
-    if character in string.digits:
-        return random.choice(string.digits)
-    if character in string.ascii_uppercase:
-        return random.choice(string.ascii_uppercase)
-    if character in string.punctuation or character == " ":
-        return character
-    return random.choice(string.ascii_lowercase)
-
-
-def _like_number(number: float, random: Random) -> int | float:
-    sign = -1 if number < 0 else 1
-    if isinstance(number, int):
-        digits = min(len(str(abs(number))), _NUMBER_MAX)
-        return sign * random.randrange(10 ** (digits - 1), 10**digits)
-    whole, _, fraction = repr(abs(number)).partition(".")
-    if not (whole + fraction).isdigit():
-        return sign * random.random()  # 1e300, 1e-7: no shape that many share
-    places = min(len(fraction), _NUMBER_MAX)
-    return sign * round(random.uniform(0, 10 ** min(len(whole), _NUMBER_MAX)), places)

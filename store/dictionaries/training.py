@@ -1,8 +1,7 @@
 """From samples of a column to a dictionary that is worth being kept for ever, or to the reason why
 there is none.
 
-Half of the samples' bodies are held back: the saving is measured on bodies that were not trained
-on, and each must come back as it was.
+The saving is measured on bodies that were not trained on, and each must come back as it was.
 """
 
 from __future__ import annotations
@@ -26,8 +25,12 @@ from cellfeed.store.dictionaries.blanking import blanked
 from cellfeed.store.limits import DICTIONARY_BYTES
 
 SAMPLES_WANTED: Final = 4_000
-"""Bodies after which a column's sample is complete: half a second of one core, in the
-background."""
+"""Bodies after which a column's sample is complete: enough to distinguish the values that few row
+keys have, also in a load that is sorted by them."""
+
+TRAINED_WANTED: Final = 1_000
+"""Bodies of a sample that the dictionary is trained on, and as many that it is measured on. More
+make no better one: of taxi trips 500, 1,000 and 2,000 give the same within a hundredth."""
 
 SAMPLE_BYTES_MAX: Final = 4 << 20
 """Canonical JSON of a column's sample, bytes: a sample of large bodies is complete earlier."""
@@ -77,10 +80,9 @@ def train(column_name: str, samples: Sequence[Sample]) -> Trained:
             f"{len(samples)} bodies of {len(row_keys)} row keys; it takes {SAMPLES_MIN} of each to"
             " find their common parts"
         )
-    # Which row keys share a value is looked at in all samples, the dictionary is trained on every
-    # other one.
-    copies = blanked(samples)[::2]
-    unseen = [sample.body_json for sample in samples[1::2]]
+    every = max(2, len(samples) // TRAINED_WANTED)
+    copies = blanked(samples, every=every)
+    unseen = [sample.body_json for sample in samples[1::every]]
     try:
         content = zstandard.train_dictionary(
             DICTIONARY_BYTES, list[bytes | bytearray | memoryview](copies), level=_LEVEL

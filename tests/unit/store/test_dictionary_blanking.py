@@ -43,6 +43,18 @@ def test_values_that_many_row_keys_share_stay_and_all_others_keep_their_shape_al
     assert {len(str(copy["phone"])) for copy in copies} == {14}
 
 
+def test_how_many_share_a_value_is_looked_at_in_all_samples_where_only_some_are_copied() -> None:
+    bodies = [
+        {"rider": "alice" if number % 8 == 0 and number < 240 else None, "n": number}
+        for number in range(800)
+    ]
+    copies = [json.loads(copy) for copy in blanked(samples(bodies), every=8)]
+    assert len(copies) == 100
+    named = {copy["rider"] for copy in copies}
+    assert len(named) > 2, "thirty of 800 row keys share a value, and of those copied 30 of 100"
+    assert "alice" not in named
+
+
 def test_what_a_row_has_together_is_in_no_copy_more_often_than_chance() -> None:
     # 600 rows with a pair each of 25 by 24 values, every pair once: as much in common as there can
     # be, and each pair is one row's own.

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cellfeed.bridge.coordination.contract import Claim, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.export import export_group, unit_offsets, unit_run
+from cellfeed.bridge.export import export_group, preparation, unit_offsets, unit_run
 from cellfeed.bridge.export.export_group import ExportGroup
 from cellfeed.bridge.groups import member
 from cellfeed.bridge.groups.membership import LeaseKeeper
@@ -31,7 +31,8 @@ LOST = KafkaException(KafkaError(KafkaError._TRANSPORT, "the broker went away"))
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in (
-        (export_group, ("BACKOFF_MAX_S", "REFUSED_LOOK_S", "CLAIM_AGAIN_S")),
+        (export_group, ("CLAIM_AGAIN_S",)),
+        (preparation, ("BACKOFF_MAX_S", "REFUSED_LOOK_S")),
         (unit_run, ("BACKOFF_FIRST_S", "REFUSED_LOOK_S", "SAVE_EVERY_S")),
         (unit_offsets, ("SAVE_EVERY_S",)),
     ):

@@ -17,7 +17,17 @@ import typer
 from typer.testing import CliRunner
 
 from cellfeed.assembly import check_metrics
-from cellfeed.cli import cells, lifecycle, main, parked, restore_point, trim, wait
+from cellfeed.bridge.events.views import View
+from cellfeed.cli import (
+    cells,
+    lifecycle,
+    main,
+    parked,
+    records_behind,
+    restore_point,
+    trim,
+    wait,
+)
 from cellfeed.cli.main import command_line
 from cellfeed.cli.output import cell_as_json
 from cellfeed.cli.parked_export import _record
@@ -270,3 +280,21 @@ def test_a_check_that_never_ended_is_infinitely_old() -> None:
         return float(age.samples[0].value)
 
     assert (age(None), age(12.0)) == (float("inf"), 12.0)
+
+
+def test_every_record_behind_a_group_counts_over_pieces_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, datastore: Datastore
+) -> None:
+    monkeypatch.setattr(records_behind, "_SCAN_CELLS", 2)
+    for number in range(9):
+        datastore.put_cell(ROW, "BASE" if number % 3 else "NOTES", number, {})
+    shard = datastore.shard_of(ROW)
+
+    def count(behind: range) -> tuple[int, bool]:
+        return records_behind.records_behind(datastore, View("BASE"), {shard: behind})
+
+    assert count(range(9)) == (6, False)
+    assert count(range(1, 8)) == (5, False)
+    assert count(range(3, 3)) == (0, False)
+    monkeypatch.setattr(records_behind, "CELLS_MAX", 4)
+    assert count(range(9)) == (2 + 5, True), "behind the cells that were looked at ids are counted"

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
+import pytest
+
 from cellfeed.store.clusters.model.shard_map import ShardMap, even_map
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.errors import ProtectData
 
 SHOWN = Head(0, 7, 7, 3, 1_000, 0)
 
@@ -59,3 +63,24 @@ def test_a_shard_that_moved_comes_with_the_head_that_was_shown_before_anybody_is
         (sorted([*other, own[0]]), None, "c2"),
     ]
     assert clusters["c1"].assigned == [(list(own[1:]), None, "c2")]
+
+
+def test_a_map_that_names_a_cluster_which_nobody_configured_is_refused_at_the_start() -> None:
+    both = Serving("c1", even_map("trips", 4, ["c1", "c2"]))
+    with pytest.raises(ProtectData, match="names a cluster 'c2'"):
+        Placement("trips", 4, cast("Mapping[str, Cluster]", {"c1": both}))
+
+
+def test_a_map_of_another_datastore_is_refused_at_the_start_and_left_out_afterwards() -> None:
+    rides = Serving("c1", even_map("rides", 4, ["c1"]))
+    with pytest.raises(ProtectData, match="hold datastore 'rides'"):
+        Placement("trips", 4, cast("Mapping[str, Cluster]", {"c1": rides}))
+    before = even_map("trips", 4, ["c1", "c2"])
+    clusters = {name: Serving(name, before) for name in ("c1", "c2")}
+    placement = Placement("trips", 4, cast("Mapping[str, Cluster]", clusters))
+    owners = [placement.name_of(shard) for shard in range(4)]
+    clusters["c2"].map = msgspec.structs.replace(
+        before.moved(0, "c2", before.version + 1), datastore="rides"
+    )
+    placement.refresh()
+    assert [placement.name_of(shard) for shard in range(4)] == owners

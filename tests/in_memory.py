@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +64,10 @@ def _has_room() -> bool:
 def _remove_left() -> None:
     for folder in MEMORY_DISK.glob(f"{_PREFIX}*"):
         pid = folder.name.removeprefix(_PREFIX)
-        if psutil.pid_exists(int(pid)) or time.time() - folder.stat().st_mtime < _LEFT_FOR_S:
-            continue
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another run has removed its own meanwhile
+            if not psutil.pid_exists(int(pid)) and _age_s(folder) >= _LEFT_FOR_S:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _age_s(folder: Path) -> float:
+    return time.time() - folder.stat().st_mtime

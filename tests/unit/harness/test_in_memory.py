@@ -63,6 +63,21 @@ def test_without_a_disk_in_memory_files_are_on_the_disk(
     assert "TMPDIR" not in os.environ
 
 
+def test_a_folder_that_another_run_removes_meanwhile_is_left_to_it(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = memory / f"cellfeed-tests-{NOBODY}"
+    folder.mkdir()
+
+    def ends(_: int) -> bool:
+        folder.rmdir()
+        return False
+
+    monkeypatch.setattr("tests.in_memory.psutil.pid_exists", ends)
+    in_memory.use_memory()
+    assert sorted(memory.iterdir()) == [own(memory)]
+
+
 def test_what_killed_runs_left_goes_after_ten_minutes_and_what_runs_stays(memory: Path) -> None:
     left, recent, living = (
         memory / f"cellfeed-tests-{pid}" for pid in (NOBODY, NOBODY + 1, os.getppid())

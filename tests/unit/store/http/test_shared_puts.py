@@ -93,6 +93,7 @@ def test_puts_share_the_next_request_and_each_has_its_own_outcome(
 ) -> None:
     monkeypatch.setattr(shared_puts, "PATIENCE_S", 30.0)
     monkeypatch.setattr(blocking_puts, "PATIENCE_S", 30.0)
+    monkeypatch.setattr(asynchronous_puts, "PATIENCE_S", 30.0)
     held = Held()
 
     def later(cells: Cells) -> Results:

@@ -330,7 +330,7 @@ def test_a_worker_reports_changes_once_a_second_and_nothing_else(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("cellfeed.bridge.groups.progress_records.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("cellfeed.bridge.groups.progress_reporter.time.monotonic", lambda: now_s)
     teller = ProgressReporter(datastore.state, GROUP, "w", "BASE", "record")
     key = f"triggers/{GROUP}/workers/w"
 

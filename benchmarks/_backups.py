@@ -13,8 +13,10 @@ from pathlib import Path
 
 from benchmarks.put_http import taxi_cells
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.create import create
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import Figure
 from benchmarks._backups import backed_up, clustered, dump, embedded, folder, measured
 from benchmarks._mariadb import mariadb
-from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 

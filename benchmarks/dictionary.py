@@ -17,13 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks import Figure, Limit, at_most
 from benchmarks.put_http import taxi_cells
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import (
-    CODEC_JSON_ZSTD,
-    CODEC_MSGPACK_ZLIB,
-    decode_body,
-    encode_bodies,
-    encode_with,
-)
+from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body
+from cellfeed.store.cells.body_encoding import encode_bodies, encode_with
 from cellfeed.store.cells.known_dictionaries import know
 from cellfeed.store.dictionaries.training import SAMPLES_WANTED, Sample, train
 

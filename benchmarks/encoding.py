@@ -43,7 +43,7 @@ from cellfeed.loading.records import FileFormat, read_records
 from cellfeed.loading.taxi import cells_of_trip, shipped_csv
 from cellfeed.store.api import CellToPut
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 

@@ -24,7 +24,7 @@ from benchmarks import Figure, at_most
 from benchmarks._indexes import DEFINITION, trip
 from cellfeed.store.cells.cell import NewCell, Triple, new_cell
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import EntrySelect
+from cellfeed.store.engines.contract.index_values import EntrySelect
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.values import encoder

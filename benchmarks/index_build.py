@@ -30,7 +30,7 @@ from benchmarks._indexes import (
 )
 from cellfeed.bridge.indexes.groups import BATCH_CELLS
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.engines.contract.index_values import Entry
 from cellfeed.store.indexes.values import encoder
 from cellfeed.store.indexes.version import IndexVersion
 

@@ -28,7 +28,7 @@ from benchmarks._indexes import (
     wait_until_current,
 )
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import Encoded
+from cellfeed.store.engines.contract.index_values import Encoded
 from cellfeed.store.indexes.values import encoder
 from cellfeed.store.indexes.version import IndexVersion
 

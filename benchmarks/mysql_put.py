@@ -39,7 +39,7 @@ from benchmarks._mariadb import mariadb
 from benchmarks._processes import Process
 from benchmarks._threads import in_threads
 from benchmarks.put_http import Put, taxi_cells
-from cellfeed.store.cells.body_codec import encode_bodies
+from cellfeed.store.cells.body_encoding import encode_bodies
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.connections import MySqlServer

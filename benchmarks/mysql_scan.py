@@ -20,8 +20,9 @@ import pymysql
 from benchmarks import Figure, at_least
 from benchmarks._mariadb import mariadb
 from benchmarks.put_http import taxi_cells
-from cellfeed.store.cells.body_codec import cell_from_stored, decode_body
+from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.from_stored import cell_from_stored
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.limits import BATCH_CELLS_MAX, SCAN_CELLS_MAX

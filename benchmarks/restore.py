@@ -30,13 +30,15 @@ from benchmarks._backups import (
 )
 from benchmarks._mariadb import mariadb
 from cellfeed.bridge.backups.kept_state import restored
-from cellfeed.store.backups.check import check_files, read_state
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_clusters import ClusterTarget
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import restore as restore_backup
 from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.backups.restore_target import Target
+from cellfeed.store.backups.verify import check_files
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from tests.support import local_mariadb

@@ -41,7 +41,7 @@ from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.worker import run_trigger_worker
-from cellfeed.store import awaited, outlet_watch
+from cellfeed.store import awaited, watched_outlet
 from cellfeed.store.cells import cell as cells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.http.client import Client
@@ -51,7 +51,7 @@ from tests.support.waiting import wait_until
 WAITS: Final = 200
 """Of each kind in each run."""
 RUNS: Final = 3
-SETTLE_S: Final = outlet_watch.LINGER_S + awaited.WATCH_S
+SETTLE_S: Final = watched_outlet.LINGER_S + awaited.WATCH_S
 """Until the watches of the other worker have run out."""
 BATCHES: Final = 40
 """Of each variant of ``token``, in each run."""

@@ -18,7 +18,8 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, Unpack
 from uuid import UUID
 
-from cellfeed.store.cells.cell import Cell, NewCell, PutResult
+from cellfeed.store.cells.cell import Cell, NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.engines.contract.values import Head, Replica
 from cellfeed.store.followed import Follower
 from cellfeed.store.waiting import Passed, WaitOptions

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from cellfeed.store.api import Location
-from cellfeed.store.cells.cell import NewCell, PutResult, check_row_key, new_cell
+from cellfeed.store.cells.cell import NewCell, check_row_key, new_cell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import CellfeedError, InvalidLocation, InvalidRequest

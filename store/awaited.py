@@ -33,7 +33,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.wakeups import DATAGRAM_BYTES_MAX, follower_addresses, send_hint
 

@@ -27,9 +27,9 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.findings import Findings, Kind
 from cellfeed.store.engines.contract.piecewise import InPieces, Piece
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData
 from cellfeed.store.failpoints import declare, failpoint

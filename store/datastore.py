@@ -17,19 +17,16 @@ from cellfeed.store.arguments import (
 )
 from cellfeed.store.awaited import Awaited
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC
-from cellfeed.store.cells.cell import (
-    NewCell,
-    PutResult,
-    check_row_key,
-    new_cell,
-)
+from cellfeed.store.cells.cell import NewCell, check_row_key, new_cell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import check_shard, shard_of
 from cellfeed.store.cells.token import Token
 from cellfeed.store.commit.per_cluster import Writers
 from cellfeed.store.commit.put_answers import PutAnswer, Then
 from cellfeed.store.commit.put_batches import put_in_batches
 from cellfeed.store.dictionaries.trainer import DictionaryTrainer
-from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.erasures import ErasureNotes
 from cellfeed.store.followed import Follower, checked_wanted
@@ -38,7 +35,8 @@ from cellfeed.store.histories import History
 from cellfeed.store.indexes.query import Indexes
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
 from cellfeed.store.limits import PUT_TIMEOUT_S
-from cellfeed.store.outlet_watch import Waits, blocking_answer
+from cellfeed.store.outlet_wait import blocking_answer
+from cellfeed.store.outlet_watch import Waits
 from cellfeed.store.reads import Reads
 from cellfeed.store.row_erasure import RowErasure
 from cellfeed.store.waiting import (

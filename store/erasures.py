@@ -43,7 +43,7 @@ from uuid import UUID
 
 import msgspec
 
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError, DataDamaged
 from cellfeed.store.failpoints import declare, failpoint
 

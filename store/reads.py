@@ -13,7 +13,7 @@ from cellfeed.store.arguments import (
     check_read_from,
     check_scan_limit,
 )
-from cellfeed.store.cells.body_codec import cell_from_stored, is_erased
+from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import (
     Cell,
     Triple,
@@ -22,6 +22,7 @@ from cellfeed.store.cells.cell import (
     check_row_key,
     microseconds,
 )
+from cellfeed.store.cells.from_stored import cell_from_stored
 from cellfeed.store.cells.rows_page import RowsPage, with_page
 from cellfeed.store.cells.sharding import check_shard, shard_of
 from cellfeed.store.engines.contract.engine import Engine

@@ -21,7 +21,7 @@ import msgspec
 from cellfeed.store import forks
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.descriptors import is_readable
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError, Unavailable
 
 NEW_CELLS: Final = b"!"

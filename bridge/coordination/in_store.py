@@ -56,7 +56,7 @@ from cellfeed.bridge.coordination.store_keys import (
 )
 from cellfeed.bridge.coordination.store_leadership import StoreLeadership
 from cellfeed.bridge.coordination.store_leases import StoreLeases, superseded
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleWriter
 
@@ -75,7 +75,7 @@ class _Member(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class StoreCoordinator:
     """:class:`cellfeed.bridge.coordination.contract.Coordinator` over a
-    :class:`cellfeed.store.engines.contract.engine.StateTable`. ``clock`` is this process's, in
+    :class:`cellfeed.store.engines.contract.state_table.StateTable`. ``clock`` is this process's, in
     seconds, and never steps."""
 
     keeps_in_store = True

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from cellfeed.bridge.coordination.contract import Coordinator, Offsets
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 from cellfeed.store.histories import NO_HISTORY, History

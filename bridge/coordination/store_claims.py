@@ -15,7 +15,7 @@ from cellfeed.bridge.coordination.contract import Claim, Session
 from cellfeed.bridge.coordination.owners import Owner, is_live, is_owned_by, owner_of
 from cellfeed.bridge.coordination.store_keys import claim_key, claims_prefix, last_part, member_key
 from cellfeed.bridge.coordination.store_leases import StoreLeases
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 
 _encode = msgspec.json.encode

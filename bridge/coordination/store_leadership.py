@@ -15,7 +15,7 @@ from cellfeed.bridge.coordination.store_keys import (
     member_key,
 )
 from cellfeed.bridge.coordination.store_leases import StoreLeases
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import StaleWriter
 
 _encode = msgspec.json.encode

@@ -14,7 +14,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Session
 from cellfeed.bridge.coordination.store_keys import last_part, lease_key, leases_prefix, member_key
 from cellfeed.bridge.coordination.watched_leases import Lease, WatchedLeases
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleWriter
 

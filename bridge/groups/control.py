@@ -21,7 +21,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.groups.history import Deed, Operator, entry
 from cellfeed.store.cells.cell import moment
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import NotFound, Refused
 from cellfeed.store.wakeups import poke_about, poke_once

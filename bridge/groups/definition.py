@@ -36,7 +36,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Coordinator, Offsets
 from cellfeed.bridge.groups.control import EXPORTS, PREFIX, when
 from cellfeed.bridge.groups.history import Deed, Operator, entry
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import GroupTaken, NotFound, Refused, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.indexes.version import INDEX_GROUPS

@@ -21,7 +21,7 @@ from cellfeed.bridge.groups.progress_records import (
     member_of,
     worker_record,
 )
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 
 REPORT_EVERY_S: Final = 1.0
 """Shortest time between two records of a worker with few shards."""

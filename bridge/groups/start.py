@@ -35,7 +35,7 @@ from cellfeed.bridge.coordination.contract import Offsets
 from cellfeed.store.cells.cell import microseconds
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import InvalidLocation
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.limits import ADDED_ID_MAX

@@ -15,7 +15,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.failpoints import declare, failpoint
-from cellfeed.store.indexes.catalog import VersionRecord
+from cellfeed.store.indexes.records import VersionRecord
 
 declare("index.rebuild.marked", "index.rebuild.renewed", "index.rebuild.created")
 

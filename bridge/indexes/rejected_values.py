@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.indexes.version import RejectedValue
 

@@ -16,7 +16,8 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
-from cellfeed.store.indexes.catalog import Catalog, VersionRecord
+from cellfeed.store.indexes.catalog import Catalog
+from cellfeed.store.indexes.records import VersionRecord
 from cellfeed.store.indexes.version import IndexVersion
 
 declare("index.drop.marked", "index.drop.tables_gone", "index.drop.before_forgotten")

@@ -23,12 +23,13 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.worker import LEASE_S, run_trigger_worker
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import IndexTable
+from cellfeed.store.engines.contract.index_values import IndexTable
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.gc_tuning import collect_seldom
-from cellfeed.store.indexes.catalog import BUILDING, Catalog, VersionRecord
+from cellfeed.store.indexes.catalog import Catalog
 from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.records import BUILDING, VersionRecord
 from cellfeed.store.indexes.version import IndexVersion
 
 _log = logging.getLogger("cellfeed.indexes")

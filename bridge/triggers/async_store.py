@@ -16,7 +16,8 @@ from cellfeed.store.api import (
     RowKey,
     ShardCells,
 )
-from cellfeed.store.cells.cell import Cell, NewCell, PutResult
+from cellfeed.store.cells.cell import Cell, NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.waiting import Passed, WaitOptions
 

@@ -11,8 +11,8 @@ from uuid import UUID
 from cellfeed.bridge.triggers.async_store import AsyncStore
 from cellfeed.bridge.triggers.coroutines import finished, is_coroutine_function
 from cellfeed.store.api import CellStore
-from cellfeed.store.cells.body_codec import cell_from_stored
 from cellfeed.store.cells.cell import StoredCell
+from cellfeed.store.cells.from_stored import cell_from_stored
 
 
 def call_of(

@@ -10,7 +10,7 @@ import msgspec
 
 from cellfeed.store.backups.point import Trim
 from cellfeed.store.cells.cell import moment
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 
 HISTORY: Final = "trim-history/"
 

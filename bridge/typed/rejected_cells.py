@@ -29,7 +29,8 @@ from cellfeed.bridge.typed.typed_format import Rejected
 from cellfeed.store.cells.body_codec import decode_body, is_erased
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import row_key_text
-from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.erasures import DONE, PREFIX
 from cellfeed.store.errors import Unavailable

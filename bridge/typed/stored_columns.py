@@ -13,7 +13,7 @@ from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.events.schema_id import meaning_of
 from cellfeed.bridge.typed.body_schema import BodySchema, body_schema, cell_text
 from cellfeed.bridge.typed.declaration import Compatibility, Policy
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 
 PREFIX: Final = "typed/"
 

@@ -16,7 +16,7 @@ from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
 from cellfeed.bridge.typed.body_schema import body_schema
 from cellfeed.bridge.typed.mismatch import SchemaMismatch
 from cellfeed.bridge.typed.stored_columns import Settings, StoredColumn, Version, stored_columns
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 
 
 class Typed(NamedTuple):

@@ -45,7 +45,7 @@ from cellfeed.bridge.typed.stored_columns import (
     stored_columns,
     version_of,
 )
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import IncompatibleSchema, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 

@@ -10,7 +10,7 @@ from functools import partial
 from cellfeed.assembly.clusters import cluster_servers
 from cellfeed.config.model import Config
 from cellfeed.store.background import SupervisedThread
-from cellfeed.store.clusters.moves.heal import MoveHealer
+from cellfeed.store.clusters.moves.healer import MoveHealer
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.erasures import ErasureJob
 from cellfeed.store.indexes.left_notes import LeftNotes

@@ -13,7 +13,7 @@ from cellfeed.assembly.datastore import opened, shard_owners
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.bridge.backups.readers import group_readers
 from cellfeed.config.model import Config
-from cellfeed.store.backups.create import Source
+from cellfeed.store.backups.taking import Source
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from cellfeed.assembly.clusters import cluster_servers
 from cellfeed.config.model import ChecksConfig, Config
 from cellfeed.store.checks import BackgroundCheck
 from cellfeed.store.clusters.operating.check import nodes_to_check
-from cellfeed.store.engines.contract.engine import StateTable
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.contract.piecewise import InPieces
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.piecewise import NodeInPieces
 from cellfeed.store.engines.sqlite.piecewise import FilesInPieces

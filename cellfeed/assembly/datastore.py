@@ -22,7 +22,7 @@ from cellfeed.store.clusters.model.shard_map import first_map, read_map
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.recovery import Place
-from cellfeed.store.engines.contract.engine import RewritableEngine
+from cellfeed.store.engines.contract.rewritable import RewritableEngine
 from cellfeed.store.engines.mysql.connections import (
     has_database,
 )

@@ -28,12 +28,13 @@ from typing import BinaryIO, Final, NamedTuple
 
 from cellfeed.bridge.backups.kept_state import restored
 from cellfeed.signals import raise_if_asked, uninterrupted
-from cellfeed.store.backups.binlogs.archive import archives_in
+from cellfeed.store.backups.backup import Backup, with_identities
+from cellfeed.store.backups.binlogs.archives import archives_in
 from cellfeed.store.backups.binlogs.tailed_folder import with_tails
 from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import Identities
 from cellfeed.store.backups.erasures import recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import OnProgress, restore

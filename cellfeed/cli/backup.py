@@ -23,10 +23,11 @@ from cellfeed.cli.instance import (
 )
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.run_dir import RunDir
-from cellfeed.store.backups.binlogs.archive import archives_in
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.binlogs.archives import archives_in
 from cellfeed.store.backups.create import create
 from cellfeed.store.backups.encryption import recipients_of
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.errors import UnknownDatastore
 

@@ -15,13 +15,14 @@ from cellfeed.cli.instance import (
 )
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.signals import ending_at_signals
-from cellfeed.store.backups.binlogs.archive import archives_in
+from cellfeed.store.backups.backup import Backup, with_identities
+from cellfeed.store.backups.binlogs.archives import archives_in
 from cellfeed.store.backups.binlogs.verify import verify_archive
-from cellfeed.store.backups.check import verify, verify_without_identity
 from cellfeed.store.backups.encryption import Identities, identities_of
-from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.backups.register import Register
+from cellfeed.store.backups.verify import verify, verify_without_identity
 from cellfeed.store.errors import DataDamaged, InvalidRequest
 
 

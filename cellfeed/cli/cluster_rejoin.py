@@ -22,7 +22,8 @@ from cellfeed.cli.output import (
 )
 from cellfeed.store.backups.erasures import known_to_state
 from cellfeed.store.backups.register_entries import NOT_DONE
-from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.clone import clone, is_half_copied
 from cellfeed.store.clusters.operating.never_replicated import NeverReplicated

@@ -24,8 +24,8 @@ from cellfeed.cli.instance import (
 )
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.store.errors import InvalidRequest
-from cellfeed.store.indexes.catalog import BUILDING, VersionRecord
 from cellfeed.store.indexes.definition_file import load_definition
+from cellfeed.store.indexes.records import BUILDING, VersionRecord
 
 app = typer.Typer(
     no_args_is_help=True, help="Secondary indexes: find rows by the fields of their cells."

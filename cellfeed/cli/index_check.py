@@ -14,8 +14,10 @@ from cellfeed.cli.index import NameArgument, app
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
 from cellfeed.store.errors import NotFound
-from cellfeed.store.indexes.catalog import IndexRecord, VersionRecord
-from cellfeed.store.indexes.check import CheckReport, IndexCheck
+from cellfeed.store.indexes.check import IndexCheck
+from cellfeed.store.indexes.difference import CheckReport
+from cellfeed.store.indexes.records import IndexRecord, VersionRecord
+from cellfeed.store.indexes.repair import IndexRepair
 
 VersionOption = Annotated[
     int | None,
@@ -101,11 +103,12 @@ def _check(
         check = IndexCheck(
             datastore.engine, version, index_positions(instance.coordinator, datastore.name), wait_s
         )
+        mender = IndexRepair(datastore.engine, version, check.report)
         with progress_bar() as bar:
             task = bar.add_task(f"index {name} version {version.number}", total=2 * check.total())
             for difference in check.run(lambda done: bar.advance(task, done)):
                 if repair:
-                    check.repair(difference)
+                    mender.repair(difference)
                 as_printed = difference.as_json(version)
                 if as_json:
                     print_json(as_printed)

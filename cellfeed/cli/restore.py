@@ -33,11 +33,12 @@ from cellfeed.cli.restore_readers import ReadersAhead, first_new_ids, ids_read, 
 from cellfeed.cli.restore_report import print_restored
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.binlogs.tailed_folder import with_tails
 from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.encryption import identities_of
 from cellfeed.store.backups.erasures import erased_in_folder, recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Manifest, Reader
 from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.backups.readers_ahead import (

@@ -11,8 +11,10 @@ from cellfeed.assembly.datastore import open_datastore
 from cellfeed.cli.output import console, errors, print_json, progress_bar
 from cellfeed.config.model import Config
 from cellfeed.run_dir import RunDir
-from cellfeed.store.backups.folder import Backup
-from cellfeed.store.backups.partial import Part, Report, check_history, restore_part
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.part_history import check_history
+from cellfeed.store.backups.part_report import Report
+from cellfeed.store.backups.partial import Part, restore_part
 from cellfeed.store.cells.cell import check_row_key
 from cellfeed.store.cells.sharding import check_shard, shard_of
 from cellfeed.store.errors import NotFound

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from cellfeed.bridge.trimming.trim_history import trims_in
-from cellfeed.store.backups.check import check_files, read_state
+from cellfeed.store.backups.backup import Backup, with_identities
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.covering import Covered, covering
 from cellfeed.store.backups.encryption import Identities
-from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Manifest
-from cellfeed.store.backups.point import Covered, covering, point_in_time
+from cellfeed.store.backups.point import point_in_time
+from cellfeed.store.backups.verify import check_files
 from cellfeed.store.cells.cell import microseconds
 from cellfeed.store.errors import DataDamaged, InvalidRequest
 

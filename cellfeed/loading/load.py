@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 from cellfeed.loading.report import LoadReport
 from cellfeed.loading.spec import FileCells, LineCell, LoadSpec, cells_of_file
 from cellfeed.store.api import CellStore
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.limits import BATCH_BYTES_MAX
 

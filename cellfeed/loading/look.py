@@ -13,7 +13,8 @@ from uuid import UUID
 from cellfeed.loading.report import LoadReport
 from cellfeed.loading.spec import FileCells, LineCell
 from cellfeed.store.api import CellStore
-from cellfeed.store.cells.cell import Cell, NewCell, Outcome, conflict_error
+from cellfeed.store.cells.cell import Cell, NewCell
+from cellfeed.store.cells.put_result import Outcome, conflict_error
 from cellfeed.store.errors import CellConflict
 
 COMPARED_CELLS: Final = 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 
 

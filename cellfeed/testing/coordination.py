@@ -17,7 +17,7 @@ from cellfeed.bridge.coordination.contract import (
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import StaleWriter
 from cellfeed.testing.gate import Gate
 from cellfeed.testing.zookeeper_tree import TreeClient, ZooKeeperTree

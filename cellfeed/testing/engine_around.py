@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from cellfeed.store.cells.cell import NewCell, StoredCell, Triple
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.engines.contract.dictionaries import DictionaryStore
-from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.indexes import IndexStore
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,

@@ -19,9 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell, Triple
+from cellfeed.store.cells.cell import NewCell, StoredCell, Triple
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.cells.sharding import shard_of
-from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,

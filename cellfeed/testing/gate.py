@@ -13,8 +13,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell
-from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.cells.cell import NewCell, StoredCell
+from cellfeed.store.cells.put_result import PutResult
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.failpoints import ProcessEnds

@@ -18,7 +18,7 @@ from uuid import UUID
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.program import Trigger
-from cellfeed.store.cells.body_codec import cell_from_stored
+from cellfeed.store.cells.from_stored import cell_from_stored
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint

@@ -24,8 +24,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import dictionaries_known, read_segment
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import BackedLog
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.engine import Engine

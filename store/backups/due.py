@@ -24,8 +24,9 @@ from typing import Final
 
 import msgspec
 
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.encryption import Recipients
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.prune import damaged_of
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import NotFound

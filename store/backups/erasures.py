@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import read_segment, read_state
-from cellfeed.store.backups.folder import Backup
 from cellfeed.store.backups.manifest import BackedErasure, BackedLog
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.register_entries import NOT_DONE, Erasure

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cellfeed.store.backups.backup import Backup, Unreadable
 from cellfeed.store.backups.encryption import Recipients
-from cellfeed.store.backups.folder import Backup, BackupFolder, Unreadable
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.sealed import ENCRYPTED
 from cellfeed.store.errors import ProtectData

@@ -28,29 +28,38 @@ map is the configuration's, or the backup's where that fits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.cluster_restore import (
+    ClustersReader,
+    check_shards,
+    is_of,
+    mark_and_role,
+    not_erased,
+    refuse_other_runs,
+    role_under,
+)
 from cellfeed.store.backups.into_mysql import MySqlRestore
 from cellfeed.store.backups.restore_plan import Plan
 from cellfeed.store.backups.restore_target import LogReader
-from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, Triple
+from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.clusters.model.restore_mark import Mark
-from cellfeed.store.clusters.model.roles import Role, newest, read_role
+from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import ShardMap, write_map
+from cellfeed.store.clusters.operating.bare_servers import check_servers
 from cellfeed.store.clusters.operating.catch_up import wait_for_minions
-from cellfeed.store.clusters.operating.create import check_servers, mark_of, prepare_cluster
-from cellfeed.store.clusters.operating.present_role import cluster_role
+from cellfeed.store.clusters.operating.create import prepare_cluster
 from cellfeed.store.engines.contract.values import WriteTerms
-from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.layout import Layout
-from cellfeed.store.engines.mysql.replication import promotion_lock, set_semi_sync
+from cellfeed.store.engines.mysql.operation_locks import promotion_lock
+from cellfeed.store.engines.mysql.semi_sync import set_semi_sync
 from cellfeed.store.engines.mysql.state import MySqlState
-from cellfeed.store.errors import ProtectData, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import History
 
@@ -89,43 +98,26 @@ class ClusterTarget:
 
     def _begun(self, backup: Backup) -> Iterator[Mark]:
         for cluster in self._clusters.values():
-            mark, _ = self._mark_and_role(cluster)
-            if mark is not None and _is_of(mark, backup):
+            mark, _ = mark_and_role(cluster)
+            if mark is not None and is_of(mark, backup):
                 yield mark
 
     def begin(self, plan: Plan) -> None:
         for cluster in self._clusters.values():
             first = next(iter(cluster.servers.values()))
             self._locks.enter_context(promotion_lock([first], cluster.name))
-        found = {name: self._mark_and_role(cluster) for name, cluster in self._clusters.items()}
+        found = {name: mark_and_role(cluster) for name, cluster in self._clusters.items()}
         # A run that continues another one restores into the same history.
         begun = [
             mark.role.history_id
             for mark, _ in found.values()
-            if mark is not None and _is_of(mark, plan.backup) and mark.role.history_id
+            if mark is not None and is_of(mark, plan.backup) and mark.role.history_id
         ]
         history_id = begun[0] if begun else self._map.history_id
         self._map = self._map.of_history(
             History(history_id, plan.parent.history_id, plan.parent.origin_id or history_id)
         )
-        if all(mark is not None and mark.done for mark, _ in found.values()):
-            raise ProtectData(
-                "nothing restored: every cluster was restored already, and a backup goes into empty"
-                " storage only"
-            )
-        if other := next(
-            (
-                mark
-                for mark, _ in found.values()
-                if mark is not None and _is_of(mark, plan.backup) and mark.role.epoch != plan.epoch
-            ),
-            None,
-        ):
-            raise ProtectData(
-                f"nothing restored: another run has begun to restore backup {other.backup} in"
-                f" leader epoch {other.role.epoch}, this one would in {plan.epoch}: run it again,"
-                " and it continues that one"
-            )
+        refuse_other_runs([mark for mark, _ in found.values()], plan)
         wanted = {
             name: self._checked(cluster, *found[name], plan)
             for name, cluster in self._clusters.items()
@@ -142,16 +134,6 @@ class ClusterTarget:
                 restore.dictionaries(plan.dictionaries, plan.turns)
                 self._loaded.update(restore.loaded())
 
-    def _mark_and_role(self, cluster: ClusterServers) -> tuple[Mark | None, Role | None]:
-        """The mark of a restore that a node holds, and the newest role. Raises StorageUnavailable
-        when a node does not answer: its content is not known."""
-        marks, roles = list[Mark | None](), list[Role | None]()
-        for server in cluster.servers.values():
-            marks.append(mark_of(cluster, server))
-            if has_database(server, cluster.meta) and marks[-1] is None:
-                roles.append(read_role(MySqlState(server, cluster.meta)))
-        return next((mark for mark in marks if mark is not None), None), newest(roles)
-
     def _checked(
         self, cluster: ClusterServers, mark: Mark | None, role: Role | None, plan: Plan
     ) -> Mark:
@@ -164,17 +146,19 @@ class ClusterTarget:
             role = Role(
                 cluster.name, first, plan.epoch, minions, cluster.semi_sync and bool(minions)
             )
-            return Mark(backup.name, backup.sha256, self._under(role, plan.epoch))
-        if mark is not None and mark.done and _is_of(mark, plan.backup):
+            return Mark(
+                backup.name, backup.sha256, role_under(role, plan.epoch, self._map.history_id)
+            )
+        if mark is not None and mark.done and is_of(mark, plan.backup):
             return mark
         wanted = Mark(
             backup.name,
             backup.sha256,
-            self._under(mark.role if mark is not None else role, plan.epoch),
+            role_under(mark.role if mark is not None else role, plan.epoch, self._map.history_id),
         )
         restore = self._restore_into(cluster, wanted)
         restore.check(wanted)
-        self._check_shards(cluster, restore)
+        check_shards(cluster, restore, self._map)
         return wanted
 
     def _restore_into(self, cluster: ClusterServers, mark: Mark) -> MySqlRestore:
@@ -195,34 +179,8 @@ class ClusterTarget:
         # Nothing is acknowledged before the end, when all minions have all of it.
         set_semi_sync(master, master=True, wanted=False)
         write_map({cluster.name: MySqlState(master, cluster.meta)}, self._map)
-        self._check_shards(cluster, restore)
+        check_shards(cluster, restore, self._map)
         return wanted
-
-    def _under(self, role: Role | None, epoch: int) -> Role:
-        """The role that the cluster gets, in the history that begins. Raises ProtectData where it
-        has seen more promotions than the backup."""
-        assert role is not None  # noqa: S101 (a cluster that has no mark has a role, or has just been made)
-        if role.epoch > epoch:
-            raise ProtectData(
-                f"cluster {role.cluster} is in leader epoch {role.epoch}, a restore would take it"
-                f" to {epoch}: restore into servers that are bare"
-            )
-        return Role(
-            role.cluster,
-            role.master,
-            epoch,
-            role.minions,
-            role.semi_sync,
-            history_id=self._map.history_id,
-            first_epoch=epoch,
-        )
-
-    def _check_shards(self, cluster: ClusterServers, restore: MySqlRestore) -> None:
-        if sorted(restore.loaded()) != self._map.shards_of(cluster.name):
-            raise ProtectData(
-                f"cluster {cluster.name} was made for other shards than those that it is to hold:"
-                " drop its databases on every node, and run it again"
-            )
 
     def loaded(self, shard: int) -> int:
         return self._loaded[shard]
@@ -240,16 +198,7 @@ class ClusterTarget:
                 for cell in log.erased
             ]
             if rows and self._marks[name].done:
-                try:
-                    left += _not_erased(cluster, rows)
-                except Unavailable as error:
-                    _log.warning(
-                        "cluster %s does not say which rows are erased, so all that should be are"
-                        " named: %s",
-                        name,
-                        error,
-                    )
-                    left += rows
+                left += not_erased(cluster, rows)
         return left
 
     def load(self, shard: int, cells: Sequence[StoredCell]) -> None:
@@ -274,7 +223,7 @@ class ClusterTarget:
                 address = cluster.server(self._marks[name].role.master).address
                 engines[name] = MySqlEngine(MySqlServer(address), cluster.datastore, cluster.shards)
                 opened.callback(engines[name].close)
-            yield _Reader(engines, self._cluster_of)
+            yield ClustersReader(engines, self._cluster_of)
 
     def open(self) -> None:
         left = {name: mark for name, mark in self._marks.items() if not mark.done}
@@ -296,29 +245,3 @@ class ClusterTarget:
                 mark.role.epoch,
             )
             failpoint("cluster.restore.between_roles")
-
-
-def _not_erased(cluster: ClusterServers, row_keys: Sequence[bytes]) -> list[bytes]:
-    """The rows whose erasure the cluster's log does not mark. Raises Unavailable."""
-    role, _ = cluster_role(cluster)
-    with closing(
-        MySqlEngine(
-            MySqlServer(cluster.server(role.master).address), cluster.datastore, cluster.shards
-        )
-    ) as engine:
-        entries = engine.get([Triple(row_key, ERASED_COLUMN, 0) for row_key in row_keys])
-    return [row_key for row_key, entry in zip(row_keys, entries, strict=True) if entry is None]
-
-
-class _Reader:
-    def __init__(self, engines: Mapping[str, MySqlEngine], cluster_of: Sequence[str]) -> None:
-        self._engines = engines
-        self._cluster_of = cluster_of
-
-    def scan(self, shard: int, location: int, limit: int) -> list[StoredCell]:
-        return self._engines[self._cluster_of[shard]].scan(shard, location, limit)
-
-
-def _is_of(mark: Mark, backup: Backup) -> bool:
-    """Whether the restore of this very backup was begun."""
-    return (mark.backup, mark.sha256) == (backup.name, backup.sha256)

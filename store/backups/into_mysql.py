@@ -22,6 +22,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from cellfeed.store.backups.manifest import BackedTurn
+from cellfeed.store.backups.mysql_target import check_target
 from cellfeed.store.backups.restore_plan import RestoredLog
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
@@ -39,10 +40,11 @@ from cellfeed.store.engines.mysql.cells import (
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.engines.mysql.errors import commit_failed
-from cellfeed.store.engines.mysql.guard import ROLE_KEY, Guard, guard_failed
+from cellfeed.store.engines.mysql.guard import Guard, guard_failed
+from cellfeed.store.engines.mysql.guard_sql import ROLE_KEY
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.statements import commit_script, query
-from cellfeed.store.errors import ProtectData, StorageUnavailable
+from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.restore.after_begin", "mysql.restore.after_load", "mysql.restore.before_open")
@@ -65,7 +67,7 @@ class MySqlRestore:
     def check(self, mark: Mark) -> None:
         """Raises as :meth:`begin`, and changes nothing."""
         with self._server.connection() as connection:
-            self._check(connection, mark)
+            check_target(connection, self._server, self._layout, mark)
             query(connection, "ROLLBACK")
 
     def begin(self, mark: Mark, terms: WriteTerms | None = None) -> None:
@@ -73,7 +75,7 @@ class MySqlRestore:
         ProtectData when there is, or was, a cell, or another backup is being restored here."""
         with self._server.connection() as connection:
             self._guard.settle(connection, terms)
-            under_way = self._check(connection, mark)
+            under_way = check_target(connection, self._server, self._layout, mark)
             statements = [
                 f"UPDATE {self._meta}.shard_counter SET leader_epoch = {FENCING_EPOCH},"
                 " epoch_base = 0"
@@ -91,73 +93,6 @@ class MySqlRestore:
                 terms,
             )
         failpoint("mysql.restore.after_begin")
-
-    def _check(self, connection: Connection[Any], mark: Mark) -> Mark | None:
-        """Begins a transaction and locks the counters. Returns the mark of a restore that is under
-        way. Raises as :meth:`begin`."""
-        query(connection, "BEGIN")
-        counters = query(
-            connection,
-            f"SELECT shard, next_added_id FROM {self._meta}.shard_counter ORDER BY shard FOR"
-            " UPDATE",
-        )
-        rows = query(
-            connection,
-            f"SELECT value FROM {self._meta}.state_entry WHERE entry_key = '{RESTORE_KEY}'",
-        )
-        under_way = msgspec.json.decode(rows[0][0], type=Mark) if rows else None
-        if under_way is None:
-            self._check_empty(
-                connection, [int(shard) for shard, next_id in counters if int(next_id)]
-            )
-        elif (under_way.backup, under_way.sha256, under_way.done) != (
-            mark.backup,
-            mark.sha256,
-            False,
-        ):
-            query(connection, "ROLLBACK")
-            recorded_in = (
-                f"{self._server}: nothing restored: a restore of backup {under_way.backup}"
-            )
-            if under_way.done:
-                raise ProtectData(
-                    f"{recorded_in} was done here, and a backup goes into empty storage only"
-                )
-            raise ProtectData(
-                f"{recorded_in} is under way here: run that one again, or drop the databases of"
-                " this datastore on every node"
-            )
-        return under_way
-
-    def _check_empty(self, connection: Connection[Any], written: Sequence[int]) -> None:
-        moving = query(
-            connection,
-            f"SELECT shard FROM {self._meta}.shard_arriving UNION SELECT shard FROM"
-            f" {self._meta}.shard_leaving",
-        )
-        if moving:
-            query(connection, "ROLLBACK")
-            shard = int(moving[0][0])
-            raise ProtectData(
-                f"{self._server}: nothing restored: a move of shard {shard} is under way, or has"
-                " left its tables here. End it first: cellfeed shard resume, then cellfeed shard"
-                " clean"
-            )
-        [(buffered,)] = query(connection, f"SELECT COUNT(*) FROM {self._meta}.buffered_cell")
-        if written or int(buffered):
-            query(connection, "ROLLBACK")
-            what = (
-                f"shard {written[0]} has cells, or had"
-                if written
-                else f"it buffers {int(buffered)} cells"
-            )
-            raise ProtectData(
-                f"{self._server}: nothing restored: {what}, and a backup goes into empty storage"
-                " only. Name other servers in the configuration, or drop the databases"
-                f" {self._meta} and {self._layout.database(0)} … on every node, if their"
-                " content may"
-                " be lost"
-            )
 
     def dictionaries(self, dictionaries: Sequence[Dictionary], turns: Sequence[BackedTurn]) -> None:
         """Before the first body that may need one."""

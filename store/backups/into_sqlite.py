@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.restore_plan import Plan
 from cellfeed.store.backups.restore_target import LogReader
 from cellfeed.store.backups.synced import sync_folder

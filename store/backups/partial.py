@@ -22,41 +22,22 @@ same call begins again: it finds the cells that it has put, with the same bodies
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import check_whole, dictionaries_known, read_segment
-from cellfeed.store.backups.erasures import known_to_state
-from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.erased_rows import ErasedRows, read_all
 from cellfeed.store.backups.manifest import Segment
+from cellfeed.store.backups.part_report import Report, count
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.body_codec import decode_body, is_erased
-from cellfeed.store.cells.cell import (
-    ERASED_COLUMN,
-    RESTORED_COLUMN,
-    NewCell,
-    Outcome,
-    PutResult,
-    StoredCell,
-    Triple,
-    conflict_error,
-    refused_as_erased,
-)
+from cellfeed.store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, NewCell, StoredCell
+from cellfeed.store.cells.put_result import Outcome, PutResult, conflict_error, refused_as_erased
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import LocatedCell
-from cellfeed.store.erasures import DONE, PREFIX
-from cellfeed.store.errors import (
-    CellConflict,
-    CellfeedError,
-    DataDamaged,
-    InvalidRequest,
-    ProtectData,
-    RowErased,
-    Unavailable,
-)
+from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
-from cellfeed.store.histories import History
 from cellfeed.store.limits import BATCH_BYTES_MAX
 
 declare("restore.part.compared", "restore.part.put")
@@ -64,11 +45,6 @@ declare("restore.part.compared", "restore.part.put")
 PART_BATCH_CELLS: Final = 1_000
 """Cells that are compared and put together: as many as `cellfeed load` puts in a call."""
 
-PROBLEMS_MAX: Final = 100
-"""Cells that a report names; the others it only counts."""
-
-NO_HISTORY_ID: Final = "none"
-"""Stands for the identity of a history that was taken before there were identities."""
 
 OnProgress = Callable[[int, int], None]
 """Is called with the cells of the backup's log that were read, and with all of them."""
@@ -91,111 +67,6 @@ class Store(Protocol):
     def engine(self) -> Engine: ...
 
     def put_new_cells(self, cells: Sequence[NewCell]) -> list[PutResult]: ...
-
-
-class Problem(NamedTuple):
-    """A cell that the store does not have as the backup has it, and why."""
-
-    triple: Triple
-    error: CellfeedError
-
-    def __str__(self) -> str:
-        row_key, column_name, ref_key = self.triple
-        why = (
-            "the store has it with another body, which stays"
-            if isinstance(self.error, CellConflict)
-            else str(self.error)
-        )
-        return f"cell ({UUID(bytes=row_key)}, {column_name!a}, {ref_key}): {why}"
-
-
-@dataclass
-class Report:
-    """The results for the cells of the part, by kind.
-
-    ``stored``: those that the store lacked, put now; a dry run counts those that it would put.
-    ``same``: there already. ``other``: there with another body. ``buffered``: accepted, while the
-    master is away, and not readable yet. ``erased``: of rows that were erased. ``log_own``: see the
-    module. ``failed``: not written. ``unknown``: perhaps written. ``not_reached``: cells of the
-    backup's log that were not looked at, for the store did not answer.
-    """
-
-    stored: int = 0
-    same: int = 0
-    other: int = 0
-    buffered: int = 0
-    erased: int = 0
-    log_own: int = 0
-    failed: int = 0
-    unknown: int = 0
-    not_reached: int = 0
-    problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def cells(self) -> int:
-        """Cells of the part that were looked at."""
-        return sum(self.counts().values()) - self.not_reached
-
-    @property
-    def complete(self) -> bool:
-        """Whether the store has, or may not have, each cell of the part."""
-        return not (self.other or self.failed or self.unknown or self.not_reached)
-
-    def counts(self) -> dict[str, int]:
-        """By kind."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
-
-
-def check_history(store: History, backup: Backup, accepted: str | None) -> None:
-    """Whether the backup is of the store's own history, of its parent, or of the first history of
-    its lineage. ``accepted``: the id of a history that the caller vouches for. Raises ProtectData
-    with both ids."""
-    backed = backup.manifest.history.history_id or NO_HISTORY_ID
-    if accepted is not None and accepted != backed:
-        raise InvalidRequest(
-            f"nothing restored: --from-history {ascii(accepted)[:40]} is not the history of backup"
-            f" {backup.name}, which is {backed}"
-        )
-    if accepted is None and backed not in {store.history_id, store.parent, store.origin_id}:
-        known = [
-            f"its {name} {each}"
-            for name, each in (("parent", store.parent), ("origin", store.origin_id))
-            if each and each != store.history_id
-        ]
-        raise ProtectData(
-            f"nothing restored: backup {backup.name} is of history {backed}, the store is of"
-            f" {store.history_id or NO_HISTORY_ID}"
-            + (f" and knows {' and '.join(known)}" if known else "")
-            + ": their cells may have nothing in common. If you know that these cells belong into"
-            f" this store: --from-history {backed}"
-        )
-
-
-class ErasedRows:
-    """Rows that are never put back. ``known``: by the folder of backups.
-
-    The state table has an entry for each erasure from before the log has a cell for it. So a look
-    at the state knows of all erasures below ``_seen_below``. Of a later one the put itself finds
-    the log's cell, unless a trim has passed it: then the state is read again.
-    """
-
-    def __init__(self, engine: Engine, shard: int, known: set[bytes]) -> None:
-        self._engine, self._shard, self._rows = engine, shard, set(known)
-        self._seen_below = -1
-
-    def among(self, row_keys: set[bytes]) -> set[bytes]:
-        """Those that were erased. Raises Unavailable."""
-        head = self._engine.heads([self._shard])[self._shard]
-        if head.log_start > self._seen_below:
-            self._seen_below = head.next_added_id
-            state = self._engine.state
-            entries = [(each.key, each.value) for at in (PREFIX, DONE) for each in state.list(at)]
-            of = self._engine.datastore, self._engine.shards
-            self._rows |= {bytes.fromhex(each.row_key) for each in known_to_state(*of, entries)}
-        marks = [Triple(row_key, ERASED_COLUMN, 0) for row_key in sorted(row_keys - self._rows)]
-        found = _read(self._engine, marks)
-        self._rows |= {mark.row_key for mark, each in zip(marks, found, strict=True) if each}
-        return row_keys & self._rows
 
 
 def restore_part(
@@ -282,14 +153,14 @@ def _restore_batch(
         if found is None:
             lacking.append(new)
         else:
-            _count(report, new, found)
+            count(report, new, found)
     failpoint("restore.part.compared")
     if dry_run:
         report.stored += len(lacking)
         return True
     results = _put(store, lacking)
     for new, result in zip(lacking, results, strict=True):
-        _count(report, new, result)
+        count(report, new, result)
     failpoint("restore.part.put")
     return not any(isinstance(result.error, Unavailable) for result in results)
 
@@ -297,7 +168,7 @@ def _restore_batch(
 def _compared(engine: Engine, cells: Sequence[NewCell]) -> list[PutResult | None]:
     """The result that a put of each cell would have; None where the store lacks it."""
     try:
-        found = _read(engine, [cell.triple for cell in cells])
+        found = read_all(engine, [cell.triple for cell in cells])
         return [_as_put(cell, each) for cell, each in zip(cells, found, strict=True)]
     except DataDamaged as error:
         if len(cells) == 1:
@@ -327,37 +198,9 @@ def _put(store: Store, cells: Sequence[NewCell]) -> list[PutResult]:
         return [PutResult.of_error(error, None) for _ in cells]
 
 
-def _count(report: Report, cell: NewCell, result: PutResult) -> None:
-    if isinstance(result.error, RowErased):
-        report.erased += 1
-        return
-    name = _COUNTED_AS[result.outcome]
-    setattr(report, name, getattr(report, name) + 1)
-    if result.error is not None and len(report.problems) < PROBLEMS_MAX:
-        report.problems.append(Problem(cell.triple, result.error))
-
-
-def _read(engine: Engine, triples: Sequence[Triple]) -> list[LocatedCell | None]:
-    """All of them: the engine answers in pages."""
-    found = list[LocatedCell | None]()
-    while len(found) < len(triples):
-        found += engine.get(triples[len(found) :])
-    return found
-
-
 def _reports_a_restore(cell: StoredCell, body_json: bytes) -> bool:
     """Whether a restore wrote the cell: anybody may put a column of that name."""
     if cell.column_name != RESTORED_COLUMN or is_erased(cell.body):
         return False
     body = canonical_json.parse(body_json)
     return body.get("leader_epoch") == cell.ref_key and {"lost_from", "lost_to"} <= set(body)
-
-
-_COUNTED_AS: Final = {
-    Outcome.STORED: "stored",
-    Outcome.EXISTS: "same",
-    Outcome.BUFFERED: "buffered",
-    Outcome.CONFLICT: "other",
-    Outcome.FAILED: "failed",
-    Outcome.UNKNOWN: "unknown",
-}

@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from cellfeed.store.backups.backup import Backup, Unreadable, marker_of
 from cellfeed.store.backups.base import lineage_of
-from cellfeed.store.backups.check import check_files
-from cellfeed.store.backups.folder import Backup, BackupFolder, Unreadable, chains_of, marker_of
+from cellfeed.store.backups.folder import BackupFolder, chains_of
 from cellfeed.store.backups.marker import Marker, foreign_entries, remove_files
+from cellfeed.store.backups.verify import check_files
 from cellfeed.store.errors import InvalidRequest, ProtectData, StorageUnavailable
 from cellfeed.store.histories import is_same_history
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.manifest import Reader
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.limits import ADDED_ID_MAX

@@ -20,18 +20,16 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
 
-from cellfeed.store.backups.check import check_files, dictionaries_known, read_segment
+from cellfeed.store.backups.backup import Backup, with_identities
+from cellfeed.store.backups.check import dictionaries_known, read_segment
 from cellfeed.store.backups.encryption import Identities
-from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Manifest
 from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.backups.register import Register
-from cellfeed.store.cells.body_codec import (
-    ERASED_BODY,
-    decode_body,
-    dictionaries_named,
-    encode_body,
-)
+from cellfeed.store.backups.verify import check_files
+from cellfeed.store.cells.body_codec import ERASED_BODY, decode_body, dictionaries_named
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.findings import Finding, Findings

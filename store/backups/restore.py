@@ -44,11 +44,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import (
     dictionaries_known,
     read_segment,
 )
-from cellfeed.store.backups.folder import Backup
 from cellfeed.store.backups.manifest import Segment
 from cellfeed.store.backups.restore_plan import Plan
 from cellfeed.store.backups.restore_target import LogReader, Target

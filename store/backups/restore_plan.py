@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import (
     chain_dictionaries,
     check_whole,
 )
 from cellfeed.store.backups.epochs import epoch_of_next_history
-from cellfeed.store.backups.folder import Backup
 from cellfeed.store.backups.manifest import BackedLog, BackedTurn, Reader
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import ERASED_BODY, encode_body
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import ERASED_COLUMN, RESTORED_COLUMN, StoredCell, moment
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.cells.sharding import shards_of

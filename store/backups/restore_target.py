@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from cellfeed.store.backups.folder import Backup
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.restore_plan import Plan
 from cellfeed.store.cells.cell import StoredCell
 

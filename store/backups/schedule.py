@@ -24,8 +24,9 @@ from typing import Final
 
 import msgspec
 
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.binlogs.covered import remove_superfluous, superfluous
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.due import (
     Policy,
     RecoveryState,
@@ -34,8 +35,9 @@ from cellfeed.store.backups.due import (
     is_full_due,
     recovery_state_of,
 )
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.prune import decide, remove
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 
 RETRY_FIRST_S: Final = 2.0

@@ -1,5 +1,5 @@
-"""How a body lies on disk: one codec byte, then the compressed body. Codecs are added, never
-changed, so old cells stay readable for ever.
+"""How a body lies on disk, and its decoding: one codec byte, then the compressed body. Codecs are
+added, never changed, so old cells stay readable for ever.
 
 ====  =============================================  ===============================================
 byte  content                                        why
@@ -27,18 +27,17 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
-from uuid import UUID
 
 import msgpack
 import zstandard
 
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.cell import ERASED_JSON, Cell, NewCell, StoredCell, moment
+from cellfeed.store.cells.cell import ERASED_JSON
 from cellfeed.store.cells.dictionary import ID_BYTES
-from cellfeed.store.cells.known_dictionaries import KnownDictionary, forget_all, known_dictionary
+from cellfeed.store.cells.known_dictionaries import forget_all, known_dictionary
 from cellfeed.store.errors import CellfeedError, DataDamaged
 from cellfeed.store.limits import BODY_BYTES_MAX
 
@@ -51,21 +50,15 @@ DEFAULT_CODEC: Final = CODEC_JSON_ZSTD
 ERASED_BODY: Final = bytes([CODEC_ERASED])
 """The bytes in the place of a body that was erased."""
 
-_ZSTD_LEVEL: Final = 3
-_TOGETHER_FROM: Final = 8
-"""Bodies from which one call for all is cheaper than a call each."""
 
 _DECODED_TOGETHER_FROM: Final = 64
-"""The same where they are decoded: a call for many costs some 14 µs before the first body, and
-saves half a microsecond of each."""
+"""Bodies from which one call for all is cheaper than a call each: it costs some 14 µs before the
+first body, and saves half a microsecond of each."""
 
 _CHECKSUMMED: Final = 4
 """The bit of a frame's descriptor, behind its four bytes of magic, that says that a checksum of the
 content follows it."""
 
-DICTIONARY_BODY_BYTES_MAX: Final = 32 << 10
-"""Canonical JSON up to which a dictionary is used, bytes: zstd's settings for a dictionary are
-those for short content, and a longer body has enough of its own to refer back to."""
 
 _DICTIONARY_FRAME: Final = 1 + ID_BYTES
 """Where the frame begins behind the codec and the dictionary's id."""
@@ -81,37 +74,24 @@ _JSON_OF_MSGPACK_MAX: Final = 6
 """Bytes of JSON for one of MessagePack at most: a control character is written as ``\\u0001``."""
 
 _KEPT_MAX: Final = 32
-"""Dictionaries for which a thread keeps its contexts: 20 kB each for decoding, 450 kB for
-encoding."""
+"""Dictionaries for which a thread keeps its decompressors: 20 kB each."""
 
 
 _Decompress = Callable[..., bytes]
 _DecompressMany = Callable[..., zstandard.BufferWithSegmentsCollection]
 
 
-class _PerThread(threading.local):
+class _Decompressors(threading.local):
     """zstd contexts keep state between calls and must not be shared by threads."""
 
     def __init__(self) -> None:
-        compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
-        self.compress = compressor.compress
-        self.compress_many = compressor.multi_compress_to_buffer
         decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 23)
         self.decompress = decompressor.decompress
         self.decompress_many = decompressor.multi_decompress_to_buffer
-        self._compressors: dict[KnownDictionary, zstandard.ZstdCompressor] = {}
         self.decompress_with: dict[bytes, _Decompress] = {}
         """By a dictionary's id, as bodies have it: the quickest way, for all but the first body of
         each."""
         self.decompress_many_with: dict[bytes, _DecompressMany] = {}
-
-    def compressor(self, dictionary: KnownDictionary) -> zstandard.ZstdCompressor:
-        found = self._compressors.get(dictionary)
-        if found is None:
-            if len(self._compressors) >= _KEPT_MAX:
-                self._compressors.clear()
-            found = self._compressors[dictionary] = dictionary.compressor(_ZSTD_LEVEL)
-        return found
 
     def learn(self, prefix: bytes) -> _Decompress:
         """The decompression with the dictionary of this id. Raises as :func:`known_dictionary`."""
@@ -139,75 +119,13 @@ class _PerThread(threading.local):
         return self.decompress_many_with[prefix]
 
 
-_zstd = _PerThread()
-
-
-def encode_body(body_json: bytes, codec: int = DEFAULT_CODEC) -> bytes:
-    """Canonical JSON to stored bytes. Raises ValueError for a codec that does not exist."""
-    if codec == CODEC_JSON_ZSTD:
-        return b"\x02" + _zstd.compress(body_json)
-    if codec == CODEC_MSGPACK_ZLIB:
-        return b"\x01" + zlib.compress(msgpack.packb(canonical_json.parse(body_json)))
-    raise ValueError(
-        f"body codec {codec} does not exist; known are {CODEC_MSGPACK_ZLIB} and {CODEC_JSON_ZSTD};"
-        f" {CODEC_JSON_DICTIONARY} needs a dictionary"
-    )
-
-
-def encode_bodies(bodies: Sequence[bytes], codec: int = DEFAULT_CODEC) -> list[bytes]:
-    """:func:`encode_body` for many: one call into zstd, so a busy process gives up and takes back
-    the interpreter's lock once, not per body."""
-    if codec != CODEC_JSON_ZSTD or len(bodies) < _TOGETHER_FROM:
-        return [encode_body(body, codec) for body in bodies]
-    frames = _zstd.compress_many(list(bodies))
-    return [b"\x02" + frames[index].tobytes() for index in range(len(frames))]
-
-
-def encode_with(dictionary: KnownDictionary, bodies: Sequence[bytes]) -> list[bytes]:
-    """Bodies of one column, codec 3."""
-    compressor = _zstd.compressor(dictionary)
-    prefix = bytes([CODEC_JSON_DICTIONARY]) + dictionary.prefix
-    if len(bodies) < _TOGETHER_FROM:
-        return [prefix + compressor.compress(body) for body in bodies]
-    frames = compressor.multi_compress_to_buffer(list(bodies))
-    return [prefix + frames[index].tobytes() for index in range(len(frames))]
-
-
-def encode_cells(
-    cells: Sequence[NewCell],
-    dictionaries: Mapping[str, KnownDictionary],
-    codec: int = DEFAULT_CODEC,
-) -> list[bytes]:
-    """The stored bodies of cells: with the dictionary of their column where there is one and the
-    body is short enough, in ``codec`` otherwise."""
-    if not dictionaries:
-        return encode_bodies([cell.body_json for cell in cells], codec)
-    by_column: dict[str, list[int]] = {}
-    plain: list[int] = []
-    for index, cell in enumerate(cells):
-        if cell.column_name in dictionaries and len(cell.body_json) <= DICTIONARY_BODY_BYTES_MAX:
-            by_column.setdefault(cell.column_name, []).append(index)
-        else:
-            plain.append(index)
-    encoded = dict(
-        zip(plain, encode_bodies([cells[index].body_json for index in plain], codec), strict=True)
-    )
-    for column_name, indexes in by_column.items():
-        encoded.update(
-            zip(
-                indexes,
-                encode_with(
-                    dictionaries[column_name], [cells[index].body_json for index in indexes]
-                ),
-                strict=True,
-            )
-        )
-    return [encoded[index] for index in range(len(cells))]
+_zstd = _Decompressors()
 
 
 def decode_body(stored: bytes) -> bytes:
     """Stored bytes to canonical JSON; ``ERASED_JSON`` for a body that was erased. Raises
-    DataDamaged when the functions above did not write them, or their dictionary is lost;
+    DataDamaged when no function of
+    :mod:`cellfeed.store.cells.body_encoding` wrote them, or their dictionary is lost;
     StorageUnavailable when the dictionary has to be looked up and cannot."""
     try:
         if stored[0] == CODEC_JSON_DICTIONARY:
@@ -306,7 +224,7 @@ def forget_dictionaries() -> None:
     that this process has met."""
     global _zstd
     forget_all()
-    _zstd = _PerThread()
+    _zstd = _Decompressors()
 
 
 def _checked_frame(frame: bytes) -> bytes:
@@ -330,22 +248,3 @@ def _inflate(data: bytes) -> bytes:
             "a stored body is cut short, has bytes behind its end, or inflates beyond its limit"
         )
     return content
-
-
-def cell_from_stored(shard: int, stored: StoredCell, *, stale: bool = False) -> Cell:
-    """The cell of a log entry, its body decompressed. Raises DataDamaged."""
-    return Cell(
-        row_key=UUID(bytes=stored.row_key),
-        column_name=stored.column_name,
-        ref_key=stored.ref_key,
-        body_json=decode_body(stored.body),
-        shard=shard,
-        added_id=stored.added_id,
-        created_at=moment(stored.created_at_us),
-        stale=stale,
-    )
-
-
-def without_body(cell: StoredCell, erased: set[bytes]) -> StoredCell:
-    """The cell as it is to be written: its row may have been erased since the copy was made."""
-    return cell._replace(body=ERASED_BODY) if cell.row_key in erased else cell

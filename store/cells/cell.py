@@ -13,25 +13,14 @@ Three shapes, from the caller inwards:
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.token import token_text
-from cellfeed.store.errors import (
-    CellConflict,
-    CellfeedError,
-    InvalidColumn,
-    InvalidRefKey,
-    InvalidRowKey,
-    RowErased,
-)
+from cellfeed.store.errors import InvalidColumn, InvalidRefKey, InvalidRowKey, RowErased
 from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -109,62 +98,10 @@ class Cell:
         first use. Raises RowErased for an erased cell."""
         if self.erased:
             raise RowErased(
-                f"cell ({self.row_key}, {_shown(self.column_name)}, {self.ref_key}) at"
+                f"cell ({self.row_key}, {shown(self.column_name)}, {self.ref_key}) at"
                 f" {self.shard}/{self.added_id} was erased: it has no body"
             )
         return canonical_json.parse(self.body_json)
-
-
-class Outcome(enum.StrEnum):
-    """The result of a put. ``buffered`` is given only by clusters of MySQL servers."""
-
-    STORED = "stored"
-    EXISTS = "exists"
-    BUFFERED = "buffered"
-    CONFLICT = "conflict"
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-
-
-class PutResult(msgspec.Struct, frozen=True):
-    """The outcome of one put.
-
-    ``shard`` is None only when the row key was not one; ``added_id`` is set for ``stored`` and
-    ``exists``; ``error`` for ``conflict``, ``failed`` (definitely not written) and ``unknown`` (it
-    may have been; putting the same cell again shows which). ``token``: the place as text, to wait
-    for it (:mod:`cellfeed.store.cells.token`). It is set with ``added_id``, so a ``buffered`` cell
-    has none: it gets its place later. Put the cell again to learn it.
-    """
-
-    outcome: Outcome
-    shard: int | None
-    added_id: int | None = None
-    error: CellfeedError | None = None
-    token: str | None = None
-
-    @classmethod
-    def of_error(cls, error: CellfeedError, shard: int | None) -> PutResult:
-        """The outcome of a put that ended with ``error``: ``failed`` when the error is definite,
-        otherwise ``unknown``."""
-        return cls(Outcome.FAILED if error.definite else Outcome.UNKNOWN, shard, error=error)
-
-    @property
-    def acknowledged(self) -> bool:
-        """Whether the store answers for this cell from now on."""
-        return self.outcome in (Outcome.STORED, Outcome.EXISTS, Outcome.BUFFERED)
-
-    def with_token(self, history: str) -> PutResult:
-        """Itself with the token of its place in this history, if it has a place."""
-        if self.added_id is None or self.shard is None:
-            return self
-        token = token_text(history, self.shard, self.added_id)
-        return PutResult(self.outcome, self.shard, self.added_id, self.error, token)
-
-    def or_raise(self) -> PutResult:
-        """Itself when acknowledged; raises its error otherwise."""
-        if self.error is not None:
-            raise self.error
-        return self
 
 
 def check_row_key(row_key: object) -> bytes:
@@ -188,7 +125,7 @@ def check_row_key(row_key: object) -> bytes:
         if len(parsed) == 16:
             return parsed
     raise InvalidRowKey(
-        f"row key {_shown(row_key)} is not a UUID; a row key is a uuid.UUID, or text of the form"
+        f"row key {shown(row_key)} is not a UUID; a row key is a uuid.UUID, or text of the form"
         " xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
     )
 
@@ -201,7 +138,7 @@ def check_column_name(column_name: object) -> str:
     """
     if type(column_name) is not str:
         raise InvalidColumn(
-            f"column name {_shown(column_name)} is {type(column_name).__name__}, not text"
+            f"column name {shown(column_name)} is {type(column_name).__name__}, not text"
         )
     if (
         column_name.isascii()
@@ -213,15 +150,15 @@ def check_column_name(column_name: object) -> str:
         encoded = column_name.encode()
     except UnicodeEncodeError:
         raise InvalidColumn(
-            f"column name {_shown(column_name)} holds a lone surrogate, which no encoding can carry"
+            f"column name {shown(column_name)} holds a lone surrogate, which no encoding can carry"
         ) from None
     if not 0 < len(encoded) <= COLUMN_NAME_BYTES_MAX:
         raise InvalidColumn(
-            f"column name {_shown(column_name)} has {len(encoded)} bytes; 1 to"
+            f"column name {shown(column_name)} has {len(encoded)} bytes; 1 to"
             f" {COLUMN_NAME_BYTES_MAX} are allowed"
         )
     if any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in column_name):
-        raise InvalidColumn(f"column name {_shown(column_name)} holds a control character")
+        raise InvalidColumn(f"column name {shown(column_name)} holds a control character")
     return column_name
 
 
@@ -238,9 +175,7 @@ def check_new_column(column_name: object) -> str:
 def check_ref_key(ref_key: object) -> int:
     """A ref key: a signed 64-bit integer (bool is not one). Raises InvalidRefKey."""
     if type(ref_key) is not int:
-        raise InvalidRefKey(
-            f"ref key {_shown(ref_key)} is {type(ref_key).__name__}, not an integer"
-        )
+        raise InvalidRefKey(f"ref key {shown(ref_key)} is {type(ref_key).__name__}, not an integer")
     if not REF_KEY_MIN <= ref_key <= REF_KEY_MAX:
         raise InvalidRefKey(f"ref key {ref_key} is outside the signed 64-bit range")
     return ref_key
@@ -257,24 +192,6 @@ def new_cell(row_key: object, column_name: object, ref_key: object, body: object
     )
 
 
-def conflict_error(cell: NewCell, added_id: int | None) -> CellConflict:
-    """The answer to a put of an existing triple with another body."""
-    return CellConflict(
-        f"cell ({UUID(bytes=cell.row_key)}, {_shown(cell.column_name)}, {cell.ref_key}) is stored"
-        f" already with another body (added_id {added_id}); cells are written once: put the new"
-        " body under a higher ref key"
-    )
-
-
-def refused_as_erased(cell: NewCell, shard: int) -> PutResult:
-    """The outcome of a put to a row that was erased: definitely not written (E21)."""
-    error = RowErased(
-        f"row {UUID(bytes=cell.row_key)} was erased: no cell of it is written again; put under"
-        " another row key"
-    )
-    return PutResult(Outcome.FAILED, shard, error=error)
-
-
 def microseconds(moment: datetime) -> int:
     """Microseconds since 1970 UTC of an aware datetime."""
     return (moment - EPOCH) // timedelta(microseconds=1)
@@ -285,6 +202,6 @@ def moment(created_at_us: int) -> datetime:
     return EPOCH + timedelta(microseconds=created_at_us)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     text = ascii(value)
     return text if len(text) <= 80 else text[:77] + "..."

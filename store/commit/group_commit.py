@@ -20,27 +20,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec
 
 from cellfeed.store.background import SupervisedThread
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all, answer_rest
+from cellfeed.store.commit.write_queue import WriteQueue
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import (
     CellfeedError,
     InvalidRequest,
     OutcomeUnknown,
-    Overloaded,
     StorageUnavailable,
 )
 from cellfeed.store.limits import (
     BATCH_CELLS_MAX,
-    GROUP_BYTES_MAX,
     GROUP_CELLS_MAX,
-    WRITE_QUEUE_BYTES_MAX,
-    WRITE_QUEUE_CELLS_MAX,
 )
 from cellfeed.store.repeated_warnings import RepeatedWarning
 
@@ -80,8 +77,7 @@ class GroupCommitWriter:
         self._engine = engine
         self._on_commit = on_commit
         self._on_results = on_results
-        self._waiting: deque[PutAnswer] = deque()
-        self._waiting_cells = self._waiting_bytes = 0
+        self._waiting = WriteQueue()
         self._changed = threading.Condition()
         self._closed = False
         self._wanted = 1
@@ -121,26 +117,12 @@ class GroupCommitWriter:
         if not cells:
             answer_all([call], [])
             return call
-        body_bytes = call.body_bytes
         with self._changed:
             if self._ended_because is not None:
                 raise StorageUnavailable(f"nothing written: {self._ended_because}")
             if self._closed:
                 raise StorageUnavailable(f"datastore {self._engine.datastore} is closed")
-            if self._waiting_cells + len(cells) > WRITE_QUEUE_CELLS_MAX:
-                raise Overloaded(
-                    f"{self._waiting_cells} cells are waiting to be written, at most"
-                    f" {WRITE_QUEUE_CELLS_MAX} may; try again shortly"
-                )
-            # A call larger than the limit itself is taken when nothing else waits.
-            if self._waiting_bytes and self._waiting_bytes + body_bytes > WRITE_QUEUE_BYTES_MAX:
-                raise Overloaded(
-                    f"{self._waiting_bytes} bytes are waiting to be written, at most"
-                    f" {WRITE_QUEUE_BYTES_MAX} may; try again shortly"
-                )
-            self._waiting.append(call)
-            self._waiting_cells += len(cells)
-            self._waiting_bytes += body_bytes
+            self._waiting.add(call)
             if len(self._waiting) >= self._wanted:
                 self._changed.notify()
         return call
@@ -170,8 +152,7 @@ class GroupCommitWriter:
         """Answers those of the group under way that have no answer."""
         group, self._taken = self._taken, []
         with self._changed:
-            self._waiting_cells = sum(len(call.cells) for call in self._waiting)
-            self._waiting_bytes = sum(call.body_bytes for call in self._waiting)
+            self._waiting.recount()
         if self._begun:
             answer_rest(group, _unknown(error))
         else:
@@ -185,8 +166,7 @@ class GroupCommitWriter:
     def _end(self, reason: str) -> None:
         with self._changed:
             self._ended_because = reason
-            waiting, self._waiting = list(self._waiting), deque()
-            self._waiting_cells = self._waiting_bytes = 0
+            waiting, self._waiting = list(self._waiting), WriteQueue()
         answer_rest(waiting, StorageUnavailable(f"nothing written: {reason}"))
 
     def _gather(self) -> None:
@@ -195,7 +175,7 @@ class GroupCommitWriter:
         self._wanted = self._expected
         while (
             (before := len(self._waiting)) < self._expected
-            and self._waiting_cells < GROUP_CELLS_MAX
+            and self._waiting.cells < GROUP_CELLS_MAX
             and not self._closed
         ):
             left_s = self._gather_until_s - time.perf_counter()
@@ -208,29 +188,11 @@ class GroupCommitWriter:
 
     def _take_group(self) -> None:
         self._begun = False
-        cells = body_bytes = 0
-        while self._waiting:
-            call = self._waiting[0]
-            if cells + len(call.cells) > GROUP_CELLS_MAX or (
-                body_bytes and body_bytes + call.body_bytes > GROUP_BYTES_MAX
-            ):
-                break
-            self._taken.append(call)
-            self._left(self._waiting.popleft())
-            cells += len(call.cells)
-            body_bytes += call.body_bytes
+        self._waiting.take_group(self._taken)
 
     def _take_back(self, call: PutAnswer) -> bool:
         with self._changed:
-            if call not in self._waiting:
-                return False
-            self._waiting.remove(call)
-            self._left(call)
-            return True
-
-    def _left(self, call: PutAnswer) -> None:
-        self._waiting_cells -= len(call.cells)
-        self._waiting_bytes -= call.body_bytes
+            return self._waiting.remove(call)
 
     def _write(self) -> None:
         group = self._taken

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cellfeed.store import forks
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import shards_of
 from cellfeed.store.commit.group_commit import GroupCommitWriter, OnResults
 from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final
 
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 
 Then = Callable[["PutAnswer"], None]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
 from cellfeed.store.limits import BATCH_BYTES_MAX, BATCH_CELLS_MAX
 

@@ -36,19 +36,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cellfeed.store.cells.body_codec import (
-    CODEC_JSON_DICTIONARY,
-    decode_body,
-    encode_body,
-    encode_with,
-)
+from cellfeed.store.cells.body_codec import CODEC_JSON_DICTIONARY, decode_body
+from cellfeed.store.cells.body_encoding import encode_body, encode_with
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.dictionary import Dictionary, name_of
 from cellfeed.store.cells.known_dictionaries import know
 from cellfeed.store.dictionaries.log_sample import sample_of_log
 from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.dictionaries.training import NotWorthIt, train
-from cellfeed.store.engines.contract.engine import RewritableEngine
+from cellfeed.store.engines.contract.rewritable import RewritableEngine
 from cellfeed.store.errors import DataDamaged, NotFound, ProtectData
 from cellfeed.store.failpoints import declare, failpoint
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cellfeed.store.background import SupervisedThread
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.dictionaries.training import (
     SAMPLE_BYTES_MAX,
     SAMPLES_WANTED,

@@ -13,12 +13,8 @@ from typing import Final, NamedTuple
 
 import zstandard
 
-from cellfeed.store.cells.body_codec import (
-    DICTIONARY_BODY_BYTES_MAX,
-    decode_body,
-    encode_bodies,
-    encode_with,
-)
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.body_encoding import DICTIONARY_BODY_BYTES_MAX, encode_bodies, encode_with
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.cells.known_dictionaries import KnownDictionary, know
 from cellfeed.store.dictionaries.blanking import blanked

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cellfeed.store.engines.contract.indexes import (
+from cellfeed.store.engines.contract.index_values import (
     Condition,
     Encoded,
     Entry,

@@ -24,6 +24,7 @@ from typing import Final
 
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import Head, HeadChanges
+from cellfeed.store.following.head_watch import HeadWatch
 from cellfeed.store.limits import ADDED_ID_MAX
 
 FOLLOW_UP_S: Final = (*[0.001] * 10, *[0.003] * 10, *[0.01] * 10)
@@ -207,59 +208,6 @@ class LogHeads:
             )
             for watch in self._watches.get(shard, ()):
                 watch.note(shard, wakes=wakes)
-
-
-class HeadWatch:
-    """Shards whose heads somebody follows. ``changed``: those with another head since the last
-    :meth:`take`."""
-
-    def __init__(self, heads: LogHeads) -> None:
-        self._heads = heads
-        self._shards: set[int] = set()
-        self._woken = False
-        self._waiting: asyncio.Future[None] | None = None
-        self.changed: set[int] = set()
-
-    def follow(self, shard: int) -> None:
-        if shard not in self._shards:
-            self._shards.add(shard)
-            self._heads.add_watch(shard, self)
-
-    def unfollow(self, shard: int) -> None:
-        if shard in self._shards:
-            self._shards.discard(shard)
-            self._heads.remove_watch(shard, self)
-
-    def close(self) -> None:
-        """Stops following. Wakes its waiting reader."""
-        for shard in list(self._shards):
-            self.unfollow(shard)
-        self.wake()
-
-    def take(self) -> set[int]:
-        """The shards that have changed. From here on :meth:`wait` waits for another change."""
-        changed, self.changed, self._woken = self.changed, set(), False
-        return changed
-
-    def note(self, shard: int, *, wakes: bool) -> None:
-        """The shard has another head. ``wakes``: there may be more to read."""
-        self.changed.add(shard)
-        if wakes:
-            self.wake()
-
-    def wake(self) -> None:
-        self._woken = True
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
-    async def wait(self, timeout_s: float) -> None:
-        """Returns when it was woken since the last :meth:`take`, or after ``timeout_s``. One task
-        waits at a time."""
-        if self._woken:
-            return
-        self._waiting = asyncio.get_running_loop().create_future()
-        with self._heads.somebody_waits():
-            await asyncio.wait([self._waiting], timeout=timeout_s)
 
 
 def _has_failed(reading: asyncio.Future[HeadChanges]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
-from cellfeed.store.cells.body_codec import cell_from_stored
 from cellfeed.store.cells.cell import Cell, StoredCell
+from cellfeed.store.cells.from_stored import cell_from_stored
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.read_bounds import within_scan
 from cellfeed.store.engines.contract.values import LogRange

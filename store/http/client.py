@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from cellfeed.store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
-from cellfeed.store.cells.cell import Cell, NewCell, PutResult, new_cell
+from cellfeed.store.cells.cell import Cell, NewCell, new_cell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.followed import Follower
 from cellfeed.store.http.calls.blocking import Blocking

@@ -8,15 +8,13 @@ is a JSON object; as :class:`msgspec.Raw` its bytes pass through without being p
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final
 from uuid import UUID
 
 import msgspec
 
-from cellfeed.store.api import ShardCells
 from cellfeed.store.cells.cell import Cell
-from cellfeed.store.engines.contract.values import Head, Replica
-from cellfeed.store.indexes.request import WAIT_S, IndexPage, IndexRow
+from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, REF_KEY_MAX, REF_KEY_MIN
 
 JSON: Final = "application/json"
@@ -210,94 +208,6 @@ class GetRowsMessage(msgspec.Struct, forbid_unknown_fields=True):
     after_column: str = ""
 
 
-class HeadMessage(msgspec.Struct):
-    """The ends of a shard's log, as added_ids: readers see ``log_start <= id < watermark``.
-    ``erasures``: another number when bodies were erased since."""
-
-    log_start: int
-    watermark: int
-    next_added_id: int
-    leader_epoch: int
-    last_created_at_us: int
-    erasures: int = 0
-
-
-class HeadsMessage(msgspec.Struct):
-    """The head of every shard; ``heads[n]`` is shard n."""
-
-    datastore: str
-    shards: int
-    heads: list[HeadMessage]
-
-
-class ShardLocation(msgspec.Struct, forbid_unknown_fields=True):
-    """``location``: the next added_id to read, or an RFC 3339 timestamp with a time zone."""
-
-    shard: int
-    location: int | str = 0
-
-
-class ScanShardsMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """Pieces of many shards' logs; ``limit`` counts cells per shard."""
-
-    locations: list[ShardLocation]
-    limit: int = 1000
-
-
-class ShardCellsMessage(msgspec.Struct):
-    """A piece of a shard's log. Continue from ``next_location``; no cells means the end of the log
-    for now."""
-
-    shard: int
-    cells: list[CellMessage]
-    next_location: int
-    head: HeadMessage
-
-
-class ShardsCellsMessage(msgspec.Struct):
-    """One piece per shard asked for, in order."""
-
-    shards: list[ShardCellsMessage]
-
-
-class IndexQueryMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A query of an index. ``shard_value``: a value of the shard field, or a list of them.
-    ``where``: ``[field, operator, value]`` each, with the operators ``= != < <= > >= in``.
-    ``columns``: names, or ``*``. ``wait_for``: ``[shard, added_id]`` of puts that the index must
-    have come past."""
-
-    shard_value: Any
-    where: list[tuple[str, str, Any]] = []
-    order_by: str | None = None
-    descending: bool = False
-    limit: int = 100
-    cursor: str | None = None
-    fields: list[str] | None = None
-    columns: list[str] | Literal["*"] | None = None
-    mode: Literal["fresh", "fast"] = "fresh"
-    read_from: ReadFromField = Replica.MASTER
-    wait_for: list[tuple[int, int]] = []
-    wait_s: float = WAIT_S
-
-
-class IndexRowMessage(msgspec.Struct):
-    """A row found: the fields asked for, null where missing, and the latest cells of the columns
-    asked for."""
-
-    row_key: UUID
-    fields: dict[str, str | int | float | bool | None]
-    cells: dict[str, CellMessage]
-
-
-class IndexPageMessage(msgspec.Struct):
-    """``cursor`` is behind the rows; null at the end. ``stale``: cells came from a minion."""
-
-    rows: list[IndexRowMessage]
-    cursor: str | None
-    version: int
-    stale: bool
-
-
 def cell_message(cell: Cell) -> CellMessage:
     """A cell as it goes over the wire in JSON."""
     return CellMessage(
@@ -323,56 +233,4 @@ def cell_of(message: CellMessage) -> Cell:
         message.added_id,
         message.created_at,
         message.stale,
-    )
-
-
-def shard_cells_message(piece: ShardCells) -> ShardCellsMessage:
-    """A piece of a log as it goes over the wire."""
-    return ShardCellsMessage(
-        piece.shard,
-        [cell_message(cell) for cell in piece.cells],
-        piece.next_location,
-        HeadMessage(*piece.head),
-    )
-
-
-def shard_cells_of(message: ShardCellsMessage) -> ShardCells:
-    """The piece of a log of a message."""
-    return ShardCells(
-        message.shard,
-        [cell_of(cell) for cell in message.cells],
-        message.next_location,
-        head_of(message.head),
-    )
-
-
-def index_page_message(page: IndexPage) -> IndexPageMessage:
-    """An answer of an index as it goes over the wire."""
-    rows = [
-        IndexRowMessage(
-            row.row_key, row.fields, {name: cell_message(cell) for name, cell in row.cells.items()}
-        )
-        for row in page.rows
-    ]
-    return IndexPageMessage(rows, page.cursor, page.version, page.stale)
-
-
-def index_page_of(message: IndexPageMessage) -> IndexPage:
-    """The answer of a message."""
-    rows = [
-        IndexRow(row.row_key, row.fields, {name: cell_of(cell) for name, cell in row.cells.items()})
-        for row in message.rows
-    ]
-    return IndexPage(rows, message.cursor, message.version, message.stale)
-
-
-def head_of(message: HeadMessage) -> Head:
-    """The head of a message."""
-    return Head(
-        message.log_start,
-        message.watermark,
-        message.next_added_id,
-        message.leader_epoch,
-        message.last_created_at_us,
-        message.erasures,
     )

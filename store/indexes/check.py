@@ -13,39 +13,27 @@ live entry is compared with its row's cells.
 Rows change meanwhile, and the index follows a moment later. So a first finding is only a suspect.
 The check looks at each suspect again when the index has passed the end that the log had. It is a
 difference if the row has no newer cell and its entry is still wrong.
-
-**Repair** removes exactly the entry that was found wrong; another one that has taken its place
-meanwhile stays. It leaves a tombstone where the row has been before, so that no late writer writes
-the row there again. Then it merges the right entry. Killed in between, the entry is missing, and
-the next repair finds that.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
-from uuid import UUID
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
-from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.indexes import (
+from cellfeed.store.engines.contract.index_values import (
     ANY_FENCE,
-    NOTHING,
     Encoded,
     Entry,
-    RowsBelow,
 )
-from cellfeed.store.errors import StaleView, StorageUnavailable, Trimmed
-from cellfeed.store.failpoints import declare, failpoint
+from cellfeed.store.errors import StorageUnavailable, Trimmed
+from cellfeed.store.indexes.difference import CheckReport, Difference, Kind
 from cellfeed.store.indexes.query import Positions
 from cellfeed.store.indexes.row_entries import RowEntries
-from cellfeed.store.indexes.values import decode
 from cellfeed.store.indexes.version import IndexVersion
-
-declare("index.repair.between")
 
 WAIT_S: Final = 60.0
 """How long a check waits for the index to come to the end of a log, in seconds."""
@@ -55,56 +43,7 @@ _ENTRIES: Final = 1_000
 _LOOKS_MAX: Final = 20
 """Looks at a row that gets new cells all the time, before it is reported as not settled."""
 
-Kind = Literal["missing", "stale", "invented"]
 OnProgress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """``found``: the entry there is; ``wanted``: the one there should be. ``shard``: where
-    ``found`` is, or ``wanted`` belongs. ``fence``: of the shard of the row's log, from before the
-    row was looked at."""
-
-    kind: Kind
-    row_key: bytes
-    shard: int
-    found: Entry | None
-    wanted: Entry | None
-    fence: int
-
-    def as_json(self, version: IndexVersion) -> dict[str, object]:
-        """As JSON."""
-        fields = version.definition.fields
-
-        def shown(entry: Entry | None) -> dict[str, object] | None:
-            if entry is None:
-                return None
-            return {
-                field.name: None if value is None else decode(field.type, value)
-                for field, value in zip(fields, entry.values, strict=True)
-            }
-
-        return {
-            "kind": self.kind,
-            "row_key": str(UUID(bytes=self.row_key)),
-            "shard": self.shard,
-            "found": shown(self.found),
-            "wanted": shown(self.wanted),
-            "refs_found": list(self.found.refs) if self.found else None,
-            "refs_wanted": list(self.wanted.refs) if self.wanted else None,
-        }
-
-
-@dataclass
-class CheckReport:
-    """The results of a check. ``unsettled``: rows that got new cells at every look, or whose shard
-    had a trim or an erasure before the row was mended."""
-
-    cells: int = 0
-    entries: int = 0
-    tombstones: int = 0
-    differences: int = 0
-    unsettled: int = 0
 
 
 class IndexCheck:
@@ -277,61 +216,6 @@ class IndexCheck:
                     f" {shard} within {self._wait_s:.0f} s: is an index worker running?"
                 )
             time.sleep(0.01)
-
-    # --- mending ----------------------------------------------------------------------------------
-
-    def repair(self, difference: Difference) -> None:
-        """Mends one difference; counts its row as unsettled where cells of its shard were trimmed
-        or erased since it was found. Raises Unavailable."""
-        try:
-            self._repair(
-                difference, {shard_of(difference.row_key, self._engine.shards): difference.fence}
-            )
-        except StaleView:
-            self.report.unsettled += 1
-
-    def _repair(self, difference: Difference, fences: Mapping[int, int]) -> None:
-        if difference.found is not None:
-            wanted = difference.wanted
-            self._store.remove(
-                self._version.table,
-                {difference.shard: [difference.found]},
-                fences,
-                {difference.shard: [wanted]}
-                if wanted is not None and wanted.place == difference.found.place
-                else NOTHING,
-            )
-            failpoint("index.repair.between")
-            if (
-                difference.kind == "stale"
-                and (tombstone := self._tombstone(difference)) is not None
-            ):
-                self._store.apply(self._version.table, {difference.shard: [tombstone]}, fences)
-        if difference.wanted is not None:
-            self._store.apply(
-                self._version.table, self._version.by_shard([difference.wanted]), fences
-            )
-
-    def _tombstone(self, difference: Difference) -> Entry | None:
-        """For a place that the row has left, as of its latest cell of the first column. None where
-        that cell names the place: the row is there, or has come back since it was looked at, and
-        its entry has the same ref key as the tombstone would. None also where no such cell is there
-        any more, and for an erased row: nothing of it may stay."""
-        row_key, found = difference.row_key, difference.found
-        if found is None:
-            return None
-        shard = shard_of(row_key, self._engine.shards)
-        end = self._engine.heads([shard])[shard].watermark
-        cells = self._store.latest_before(
-            [RowsBelow(shard, [row_key], end, difference.fence)],
-            self._version.definition.columns[:1],
-        )
-        if not cells or any(cell.column_name == ERASED_COLUMN for cell in cells):
-            return None
-        latest = cells[0]
-        if self._version.values_of(0, latest)[0] == found.place[0]:
-            return None
-        return self._version.tombstone(row_key, found.place[0], latest.ref_key)
 
 
 def _places(entries: Iterable[Entry | None]) -> list[tuple[Encoded, bytes]]:

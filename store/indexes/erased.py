@@ -41,11 +41,12 @@ from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.indexes import Encoded, IndexStore
+from cellfeed.store.engines.contract.index_values import Encoded
+from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.errors import StaleView, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
-from cellfeed.store.indexes.catalog import BUILDING, DROPPING, RETIRED
 from cellfeed.store.indexes.query import Indexes
+from cellfeed.store.indexes.records import BUILDING, DROPPING, RETIRED
 from cellfeed.store.indexes.row_entries import RowEntries
 from cellfeed.store.indexes.version import IndexVersion
 

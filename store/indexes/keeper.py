@@ -33,7 +33,8 @@ from typing import Final
 
 from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
-from cellfeed.store.engines.contract.indexes import IndexStore, RowsBelow
+from cellfeed.store.engines.contract.index_values import RowsBelow
+from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.errors import StaleView, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.indexes.erased import RowCells, remove_entries

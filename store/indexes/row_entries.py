@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cellfeed.store.cells.cell import ERASED_COLUMN
-from cellfeed.store.engines.contract.indexes import Encoded, Entry, IndexStore, RowsBelow
+from cellfeed.store.engines.contract.index_values import Encoded, Entry, RowsBelow
+from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.indexes.version import IndexVersion, RowView
 
 

@@ -43,8 +43,9 @@ from typing import Final
 import msgspec
 
 from cellfeed.store.cells.cell import StoredCell
-from cellfeed.store.engines.contract.engine import Engine, StateTable
-from cellfeed.store.engines.contract.indexes import Encoded, Entry
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.index_values import Encoded, Entry
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleView, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint

@@ -23,7 +23,7 @@ from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.body_codec import decode_body, is_erased
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import shard_of_text
-from cellfeed.store.engines.contract.indexes import Encoded, Entry, IndexTable
+from cellfeed.store.engines.contract.index_values import Encoded, Entry, IndexTable
 from cellfeed.store.indexes.definition import IndexDefinition, IndexField
 from cellfeed.store.indexes.values import BYTES_TYPES, WrongType, encoder, shard_text
 

@@ -29,7 +29,7 @@ from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.bridge.gateway.wire.fetch_request import read_fetch
 from cellfeed.bridge.gateway.wire.protocol import read_head, read_request, write_response
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from tests.clients.rights.group_rows import GROUP_ROWS
 from tests.clients.rights.log_rows import LOG_ROWS, fetched
 from tests.clients.rights.other_rows import OTHER_ROWS

@@ -12,12 +12,13 @@ import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
 from cellfeed.store.backups.check import read_state
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.readers_ahead import IDS_LEFT_OUT
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.cell import RESTORED_COLUMN
 from cellfeed.store.datastore import Datastore
 from tests.support.rides import rides

@@ -19,14 +19,15 @@ from cellfeed.store.cells.body_codec import (
     decode_body,
     forget_dictionaries,
 )
-from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.dictionaries import trainer
 from cellfeed.store.dictionaries.log_sample import sample_of_log
 from cellfeed.store.dictionaries.recovery import Place, recover
 from cellfeed.store.dictionaries.trainer import DictionaryTrainer, publish
 from cellfeed.store.dictionaries.training import SAMPLES_MIN, Sample, train
-from cellfeed.store.engines.contract import dictionaries
+from cellfeed.store.engines.contract import dictionaries_of_puts
 from cellfeed.store.engines.contract.dictionaries import Condition, DictionaryTable
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
@@ -99,7 +100,7 @@ class Storage:
 def storage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Storage]:
-    monkeypatch.setattr(dictionaries, "REFRESH_S", 0.0)
+    monkeypatch.setattr(dictionaries_of_puts, "REFRESH_S", 0.0)
     made = Storage(
         tmp_path, request.getfixturevalue("empty_mariadb") if request.param == "mysql" else None
     )

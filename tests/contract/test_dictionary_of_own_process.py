@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellfeed.store.dictionaries.training import Sample, train
-from cellfeed.store.engines.contract import dictionaries
+from cellfeed.store.engines.contract import dictionaries_of_puts
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
@@ -21,7 +21,7 @@ SHARDS = 4
 def test_c3_puts_take_the_dictionary_that_their_process_puts_to_use_at_once(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dictionaries, "REFRESH_S", 3_600.0)
+    monkeypatch.setattr(dictionaries_of_puts, "REFRESH_S", 3_600.0)
     if kind == "mysql":
         server = MySqlServer(request.getfixturevalue("empty_mariadb").url)
         made: MySqlEngine | SqliteEngine = MySqlEngine(server, "trips", SHARDS, create=True)

@@ -28,11 +28,11 @@ from cellfeed.store.cells.cell import (
     ERASED_COLUMN,
     ERASED_JSON,
     NewCell,
-    Outcome,
     StoredCell,
     Triple,
     new_cell,
 )
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.mysql.connections import MySqlServer

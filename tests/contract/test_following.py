@@ -12,7 +12,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from cellfeed.store.api import CellStore
-from cellfeed.store.cells.cell import ERASED_COLUMN, PutResult
+from cellfeed.store.cells.cell import ERASED_COLUMN
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.token import Places, Token
 from cellfeed.store.errors import (
     InvalidColumn,

@@ -27,7 +27,8 @@ from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, StoredCell, new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.indexes import UNFENCED, Entry, IndexStore, IndexTable
+from cellfeed.store.engines.contract.index_values import UNFENCED, Entry, IndexTable
+from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine

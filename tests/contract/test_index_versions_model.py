@@ -35,7 +35,7 @@ from cellfeed.store.cells.body_codec import is_erased
 from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.engines.contract.index_values import Entry
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
@@ -48,10 +48,10 @@ from cellfeed.store.failpoints import (
     unwatch_failpoint,
     watch_failpoint,
 )
-from cellfeed.store.indexes.catalog import VersionRecord
 from cellfeed.store.indexes.definition import IndexDefinition
 from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.records import VersionRecord
 from cellfeed.store.indexes.trimmed import IndexedTrim
 from cellfeed.store.indexes.values import decode
 from cellfeed.store.indexes.version import IndexVersion, RowView

@@ -13,12 +13,11 @@ from cellfeed.store.cells.body_codec import (
     CODEC_JSON_ZSTD,
     CODEC_MSGPACK_ZLIB,
     decode_body,
-    encode_body,
-    encode_with,
 )
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.body_encoding import encode_body, encode_with
 from cellfeed.store.cells.known_dictionaries import KnownDictionary
-from cellfeed.store.engines.contract.engine import RewritableEngine
+from cellfeed.store.cells.put_result import Outcome
+from cellfeed.store.engines.contract.rewritable import RewritableEngine
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine

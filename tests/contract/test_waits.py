@@ -19,9 +19,9 @@ from cellfeed.bridge.groups.definition import Definition, check_definition
 from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.store import outlet_watch, waiting
+from cellfeed.store import outlet_watch, waiting, watched_outlet
 from cellfeed.store.api import CellStore
-from cellfeed.store.cells.cell import PutResult
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.token import Token
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import (
@@ -210,7 +210,7 @@ def test_waiters_are_limited_and_cost_nothing_once_they_have_gone(
     store: CellStore, moved: Outlets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlet_watch, "WAITERS_MAX", 1)
-    monkeypatch.setattr(outlet_watch, "LINGER_S", 0.0)
+    monkeypatch.setattr(watched_outlet, "LINGER_S", 0.0)
     monkeypatch.setattr("cellfeed.store.http.calls.waits.LONG_POLL_S_MAX", 0.2)
     result, ended = put(store), threading.Event()
 

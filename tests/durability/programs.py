@@ -26,12 +26,13 @@ from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import make_topic
 from cellfeed.consumers.warehouse.shard_loader import ShardLoader
 from cellfeed.consumers.warehouse.table import make_table
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.sqlite import checkpoints
 from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cellfeed.store.backups.check import verify
+from cellfeed.store.backups.backup import with_identities
 from cellfeed.store.backups.encryption import Identities, identities_of
 from cellfeed.store.backups.erasures import recorded_in
-from cellfeed.store.backups.folder import BackupFolder, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.register import Register
+from cellfeed.store.backups.verify import verify
 from tests.durability.conftest import Cuts
 from tests.durability.disk import Cut
 from tests.durability.programs import ERASED_ROWS, key_beside

@@ -13,15 +13,17 @@ import pyrage
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.check import verify
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.backup import with_identities
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.encryption import Recipients, identities_of
 from cellfeed.store.backups.erasures import recorded_in
-from cellfeed.store.backups.folder import BackupFolder, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.places import s3_lock
 from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.backups.places.s3_bucket import Bucket
 from cellfeed.store.backups.register import Register
+from cellfeed.store.backups.taking import Source
+from cellfeed.store.backups.verify import verify
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FailpointReached
 from tests.support.rides import rides, row_of

@@ -27,7 +27,8 @@ from typing import Final
 from unittest.mock import patch
 
 from cellfeed.store.backups import ends
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine

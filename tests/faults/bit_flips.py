@@ -24,9 +24,10 @@ from typing import Final, NamedTuple
 
 from cellfeed.cli.checking import Backups, check_storage, repair_storage
 from cellfeed.config.model import Config, DatastoreConfig
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.places.open import place_at
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import NewCell, StoredCell, Triple
 from cellfeed.store.engines.contract.engine import Engine

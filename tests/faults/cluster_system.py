@@ -17,13 +17,13 @@ from cellfeed.store.cells.body_codec import decode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
-from cellfeed.store.clusters.moves.heal import MoveHealer
+from cellfeed.store.clusters.moves.healer import MoveHealer
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.never_replicated import NeverReplicated
-from cellfeed.store.clusters.operating.promote import Promotion
+from cellfeed.store.clusters.operating.promotion import Promotion
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
-from cellfeed.store.clusters.serving.node import OpenNode
+from cellfeed.store.clusters.serving.node_engine import OpenNode
 from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head

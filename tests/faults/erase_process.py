@@ -14,14 +14,14 @@ from cellfeed.bridge.typed.rejected_cells import forget_row
 from cellfeed.store import erasures
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.erasures import ErasureJob
-from cellfeed.store.indexes import catalog
+from cellfeed.store.indexes import records
 from tests.support.personal_data import SHARDS
 
 
 def main(directory: str, row: str = "") -> None:
     """See the module."""
     with (
-        patch.object(catalog, "GRACE_S", 0.0),
+        patch.object(records, "GRACE_S", 0.0),
         Datastore.open_embedded(Path(directory), shards=SHARDS) as datastore,
     ):
         datastore.when_erased(ParkedCells(datastore.state).forget_row)

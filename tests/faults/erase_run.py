@@ -22,7 +22,7 @@ from uuid import UUID
 
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.scrub import scrub_files
-from cellfeed.store.indexes import catalog
+from cellfeed.store.indexes import records
 from tests.faults.invariants import Violations, merge
 from tests.faults.run import FaultRun
 from tests.support.personal_data import PLACES, SHARDS, files_with
@@ -53,7 +53,7 @@ def run_erase_faults(kind: str, seed: int, directory: Path) -> FaultRun:
     chance = random.Random(f"{kind}-{seed}")
     result = FaultRun(kind, seed)
     planted: dict[str, tuple[UUID, str]] = {}
-    with patch.object(catalog, "GRACE_S", 0.0):
+    with patch.object(records, "GRACE_S", 0.0):
         places = chance.sample(sorted(PLACES), len(PLACES))
         with Datastore.open_embedded(directory, shards=SHARDS) as datastore:
             PLACES["retired index versions"](

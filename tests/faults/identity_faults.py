@@ -32,17 +32,16 @@ from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.present_role import cluster_role
-from cellfeed.store.clusters.operating.promote import Promotion, promote
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.promotion import Promotion
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.replication import (
-    is_read_only,
-    minion_status,
-)
+from cellfeed.store.engines.mysql.read_only import is_read_only
+from cellfeed.store.engines.mysql.replication import minion_status
 from cellfeed.store.errors import CellfeedError, Unavailable
 from tests.faults.cluster_faults import bring_back, until
 from tests.faults.cluster_system import DATASTORE, NAMESPACE, SHARDS, ClusterSystem, Tailer

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.moves import heal, waiting
+from cellfeed.store.clusters.moves import heal, healer, waiting
 from cellfeed.store.clusters.moves.mover import clean, move_shard, roll_back
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from tests.support.mariadb_cluster import BUSY_FENCE_MAX_S
@@ -68,8 +68,8 @@ def main() -> None:
     elif action == "rollback":
         roll_back(made, int(shard))
     elif action == "heal":
-        heal.LOOK_EVERY_S, heal.HEAL_AFTER_S, heal.SILENT_MAX_S = 0.1, 0.0, 0.2  # type: ignore[misc]
-        heal.MoveHealer(made).run(threading.Event())
+        healer.LOOK_EVERY_S, healer.HEAL_AFTER_S, heal.SILENT_MAX_S = 0.1, 0.0, 0.2  # type: ignore[misc]
+        healer.MoveHealer(made).run(threading.Event())
     else:
         clean(made, int(shard), lambda: None)
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cellfeed.store.backups import create
-from cellfeed.store.cells.body_codec import decode_body, encode_bodies
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.body_encoding import encode_bodies
+from cellfeed.store.cells.cell import NewCell, StoredCell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.clusters.operating import rejoin
 from cellfeed.store.clusters.serving.buffer import BufferedWriter
 from cellfeed.store.clusters.serving.cluster import Cluster

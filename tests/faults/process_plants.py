@@ -7,8 +7,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cellfeed.store.cells.body_codec import decode_bodies, encode_bodies
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, StoredCell
+from cellfeed.store.cells.body_codec import decode_bodies
+from cellfeed.store.cells.body_encoding import encode_bodies
+from cellfeed.store.cells.cell import NewCell, StoredCell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.values import LocatedCell
 from cellfeed.store.errors import CellfeedError

@@ -28,12 +28,12 @@ from cellfeed.store.cells.cell import NewCell, new_cell
 from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
-from cellfeed.store.clusters.serving.buffer import buffer_of
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
+from cellfeed.store.clusters.serving.master_buffer import buffer_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, NotFound, StorageUnavailable, Unavailable
-from cellfeed.store.indexes.catalog import VersionRecord
 from cellfeed.store.indexes.definition_file import parse_definition
+from cellfeed.store.indexes.records import VersionRecord
 from tests.faults import general_log
 from tests.faults.cluster_faults import bring_back, kill_and_start, until
 from tests.faults.cluster_system import NAMESPACE, ClusterSystem, Tailer

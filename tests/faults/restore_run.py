@@ -24,14 +24,15 @@ from uuid import uuid5
 
 from cellfeed.assembly.clusters import init_clusters
 from cellfeed.config.model import ClusterConfig, Config, DatastoreConfig, NodeConfig
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.mysql.replication import is_read_only
+from cellfeed.store.engines.mysql.read_only import is_read_only
 from cellfeed.store.engines.sqlite.store_files import INDEX_FILE, STATE_FILE
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.indexes.definition_file import parse_definition

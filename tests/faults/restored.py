@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
-from cellfeed.store.backups.check import check_files, dictionaries_known, read_state, verify
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.check import dictionaries_known, read_state
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.erasures import recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.backups.restore_target import Target
+from cellfeed.store.backups.taking import Source
+from cellfeed.store.backups.verify import check_files, verify
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import CellfeedError

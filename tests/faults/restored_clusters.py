@@ -8,7 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Final
 
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_clusters import ClusterTarget
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers

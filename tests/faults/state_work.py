@@ -12,7 +12,7 @@ from typing import Final
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import StaleWriter, Unavailable
 from tests.faults.invariants import Violations, merge
 from tests.faults.state_ledger import StateLedger, check_offsets, check_state

@@ -27,7 +27,8 @@ from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.store.cells.cell import Outcome, new_cell
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.roles import Role, change_role, read_role, write_role
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.state import SqliteState

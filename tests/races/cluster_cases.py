@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from cellfeed.store.cells.cell import PutResult
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.clusters.moves import mover
 from cellfeed.store.clusters.moves.steps import Moved
-from cellfeed.store.clusters.operating.promote import Promotion, promote
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.promotion import Promotion
 from cellfeed.store.clusters.operating.rejoin import follow_again
-from cellfeed.store.engines.mysql.connections import TIMEOUT_S, MySqlServer
+from cellfeed.store.engines.mysql.connection import TIMEOUT_S
+from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.replication import minion_status
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, Unavailable

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from cellfeed.store.cells.body_codec import decode_body, is_erased
-from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.clusters.model.promises import promised_epoch
 from cellfeed.store.clusters.model.roles import Role, read_role
 from cellfeed.store.clusters.model.servers import ClusterServers
@@ -19,11 +20,13 @@ from cellfeed.store.clusters.moves import mover
 from cellfeed.store.clusters.moves.underway import underway
 from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.present_role import cluster_role
-from cellfeed.store.clusters.operating.promote import Promotion, promote
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.promotion import Promotion
 from cellfeed.store.clusters.operating.rejoin import come_back
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
-from cellfeed.store.engines.mysql.connections import TIMEOUT_S
-from cellfeed.store.engines.mysql.replication import is_read_only, minion_status, position
+from cellfeed.store.engines.mysql.connection import TIMEOUT_S
+from cellfeed.store.engines.mysql.read_only import is_read_only
+from cellfeed.store.engines.mysql.replication import minion_status, position
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import NotFound, OutcomeUnknown, StorageUnavailable, Unavailable
 from tests.races.scheduler import Run

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.binlogs.archive import BinlogArchive, archives_in
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.binlogs.archive import BinlogArchive
 from cellfeed.store.backups.binlogs.archiver import ArchivedCluster, BinlogArchiver
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.binlogs.archives import archives_in
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.due import Archived
 from cellfeed.store.backups.encryption import Recipients
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.cell import NewCell, StoredCell
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore

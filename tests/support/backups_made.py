@@ -8,15 +8,17 @@ from pathlib import Path
 import msgspec
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import read_state
-from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.create import create
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import Reader, encode_manifest
 from cellfeed.store.backups.marker import MANIFEST
 from cellfeed.store.backups.prune import DAY_US
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.datastore import Datastore

@@ -11,7 +11,7 @@ from cellfeed.bridge.gateway.log.batch import Block
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
 from cellfeed.bridge.gateway.log.encode import encode_range
 from cellfeed.bridge.gateway.topics.topics import Topic, make_topic
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.canonical_json import canonical
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import Trimmed

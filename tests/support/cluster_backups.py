@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import read_state
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.erasures import recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_clusters import ClusterTarget
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore_plan import Plan, plan
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map

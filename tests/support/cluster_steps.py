@@ -11,12 +11,13 @@ from uuid import UUID, uuid5
 
 import pymysql
 
-from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.shown_heads import Watermark
-from cellfeed.store.engines.mysql import replication
+from cellfeed.store.engines.mysql import operation_locks
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import StorageUnavailable, Unavailable
@@ -110,14 +111,14 @@ def applying_nothing(cluster: TestCluster, minion: str) -> Iterator[None]:
     server = MySqlServer(cluster.servers[minion].url)
     with closing(server), server.connection() as reader:
         spared = (server.address, int(reader.thread_id()))  # type: ignore[no-untyped-call]
-        replication._LOCKING.add(spared)
+        operation_locks.LOCKING.add(spared)
         try:
             query(reader, "BEGIN")
             query(reader, f"SELECT * FROM {DATASTORE}_meta.shard_counter FOR UPDATE")
             yield
             query(reader, "ROLLBACK")
         finally:
-            replication._LOCKING.discard(spared)
+            operation_locks.LOCKING.discard(spared)
 
 
 def renew_a_lease(cluster: TestCluster, node: str) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from cellfeed.store.cells.body_codec import (
-    encode_with,
-)
+from cellfeed.store.cells.body_encoding import encode_with
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.cells.known_dictionaries import KnownDictionary
 from cellfeed.store.dictionaries.training import Sample, train

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cellfeed.bridge.events.envelope import AvroFormat, EventFormat, JsonFormat
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from tests.support.json_values import BODIES
 

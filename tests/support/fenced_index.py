@@ -7,7 +7,8 @@ from uuid import UUID
 
 from cellfeed.store.cells.cell import NewCell, StoredCell, new_cell
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import NOTHING, UNFENCED, Entry, IndexStore, IndexTable
+from cellfeed.store.engines.contract.index_values import NOTHING, UNFENCED, Entry, IndexTable
+from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import StaleView

@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cellfeed.store.cells.cell import StoredCell
-from cellfeed.store.engines.contract.indexes import (
+from cellfeed.store.engines.contract.index_values import (
     NOTHING,
     UNFENCED,
     Current,
     Encoded,
     Entry,
     EntrySelect,
-    IndexStore,
     IndexTable,
     Outdated,
     RowRefs,
     RowsBelow,
     Selected,
 )
+from cellfeed.store.engines.contract.indexes import IndexStore
 from cellfeed.store.engines.contract.values import Replica
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.canonical_json import canonical
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.values import LogRange

@@ -20,7 +20,7 @@ from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import ShardMap, even_map
 from cellfeed.store.clusters.operating.create import init_cluster
-from cellfeed.store.clusters.serving.node import OpenNode
+from cellfeed.store.clusters.serving.node_engine import OpenNode
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from tests.support import local_mariadb

@@ -20,7 +20,7 @@ from cellfeed.store.clusters.moves import mover
 from cellfeed.store.clusters.moves.steps import Moved
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.mysql.connections import TIMEOUT_S
+from cellfeed.store.engines.mysql.connection import TIMEOUT_S
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
 from cellfeed.store.failpoints import (
     FAILPOINTS,

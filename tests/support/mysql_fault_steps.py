@@ -10,7 +10,7 @@ from uuid import UUID
 from pymysql.connections import Connection
 
 from cellfeed.store.cells.cell import NewCell, new_cell
-from cellfeed.store.engines.mysql import connections
+from cellfeed.store.engines.mysql import connection
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.statements import query
@@ -45,7 +45,7 @@ class _InThread(threading.Thread):
 
 
 def open_engine(
-    port: int, *, create: bool = False, timeout_s: float = connections.TIMEOUT_S, user: str = "root"
+    port: int, *, create: bool = False, timeout_s: float = connection.TIMEOUT_S, user: str = "root"
 ) -> MySqlEngine:
     return MySqlEngine(
         MySqlServer(f"mysql://{user}@127.0.0.1:{port}", timeout_s), "trips", SHARDS, create=create

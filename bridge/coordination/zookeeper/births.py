@@ -30,7 +30,7 @@ from cellfeed.bridge.coordination.zookeeper.client import (
 from cellfeed.bridge.coordination.zookeeper.era import Era
 from cellfeed.bridge.coordination.zookeeper.history import ZooKeeperHistory
 from cellfeed.bridge.coordination.zookeeper.paths import Paths, quoted
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import DataDamaged, Unavailable
 
 _FIRST_BIRTH: Final = 2_000_000_000

@@ -36,7 +36,7 @@ from cellfeed.bridge.coordination.zookeeper.paths import (
     birth_of,
     quoted,
 )
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import (
     Unavailable,
 )

@@ -34,7 +34,7 @@ from cellfeed.bridge.coordination.zookeeper.era import (
 )
 from cellfeed.bridge.coordination.zookeeper.paths import Paths
 from cellfeed.bridge.coordination.zookeeper.witness import ABSENT
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.failpoints import declare, failpoint
 

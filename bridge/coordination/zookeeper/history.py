@@ -63,7 +63,7 @@ from cellfeed.bridge.coordination.zookeeper.era_steps import finish_era, read_er
 from cellfeed.bridge.coordination.zookeeper.paths import Paths
 from cellfeed.bridge.coordination.zookeeper.witness import OwnWitness
 from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 

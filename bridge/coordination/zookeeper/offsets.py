@@ -46,7 +46,7 @@ from cellfeed.bridge.coordination.zookeeper.paths import (
 )
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.bridge.coordination.zookeeper_owner import ChrootOwner
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import (
     CellfeedError,
     InvalidRequest,

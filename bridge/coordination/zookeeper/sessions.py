@@ -48,7 +48,7 @@ from cellfeed.bridge.coordination.zookeeper.offsets import Connect, ZooKeeperOff
 from cellfeed.bridge.coordination.zookeeper.paths import birth_of, joined, unquoted
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.background import SupervisedThread
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 from cellfeed.store.histories import NO_HISTORY, History
 

@@ -15,7 +15,7 @@ from cellfeed.bridge.coordination.zookeeper.client import (
 )
 from cellfeed.bridge.coordination.zookeeper.era import ERA_KEY, WITNESSES, Era, encode_json
 from cellfeed.bridge.coordination.zookeeper.paths import Paths
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import Unavailable
 
 ABSENT: Final = ""

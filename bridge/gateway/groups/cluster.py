@@ -32,7 +32,7 @@ from cellfeed.bridge.gateway.limits import COORDINATION_LOOK_S
 from cellfeed.bridge.gateway.nodes import Address, Node
 from cellfeed.bridge.groups.definition import belongs_to_cellfeed
 from cellfeed.store.background import keep_running
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError, StaleWriter
 from cellfeed.store.repeated_warnings import RepeatedWarning
 

@@ -22,7 +22,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
 from cellfeed.bridge.gateway.groups.slot_owners import GROUP
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 
 _PREFIX: Final = "gateways/slots/"
 _decode_number = msgspec.json.Decoder(int)

@@ -36,7 +36,7 @@ from cellfeed.bridge.gateway.groups.spread import SLOTS, spread
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
 from cellfeed.bridge.gateway.nodes import Node, all_nodes
 from cellfeed.bridge.groups.definition import defined_groups
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import StaleWriter, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.triggers.offsets.lineage import changed_lineage
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 
 GROUP: Final = "__gateways"
 """The group of the coordination that gateways are members of."""

@@ -30,7 +30,7 @@ from crc32c import crc32c
 from cellfeed.bridge.events.record_batch import encode_record_batch
 from cellfeed.bridge.gateway.log.batch import Batch, Block
 from cellfeed.bridge.gateway.topics.topics import Topic
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import DataDamaged

@@ -28,7 +28,7 @@ from cellfeed.bridge.gateway.security.scram import (
     make_credential,
     no_credential,
 )
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import InvalidRequest, NotFound
 
 ANONYMOUS: Final = "ANONYMOUS"

@@ -22,7 +22,7 @@ from cellfeed.bridge.typed.rejected_cells import note_rejected
 from cellfeed.bridge.typed.typed_column import TypedColumn, TypedColumns
 from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.bridge.typed.versions import id_in, schema_of_id
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import InvalidRequest
 
 TYPED_LOOK_S: Final = 1.0

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import OutcomeUnknown, StaleWriter, Unavailable
 
 NONE_SAVED: Final = -1

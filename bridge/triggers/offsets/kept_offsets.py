@@ -35,7 +35,7 @@ import msgspec
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.offsets.kept_offset import NONE_SAVED, Kept, KeptOffset, decode_kept
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleWriter, Unavailable
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from cellfeed.bridge.coordination.contract import Offsets, TopicPartition
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.offsets.kept_offsets import KeptOffsets, kept_prefix
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 
 
 def changed_lineage(state: StateTable, offsets: Offsets, group: str) -> str | None:

@@ -13,7 +13,7 @@ from cellfeed.bridge.triggers.operate.rename import LEASE_S, finish_rename, rena
 from cellfeed.bridge.triggers.operate.renamed import Renamed, has_begun, last_report, renamed
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import GroupTaken, Refused, Unavailable
 
 _log = logging.getLogger("cellfeed.triggers")

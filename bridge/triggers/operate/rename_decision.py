@@ -23,7 +23,7 @@ from cellfeed.bridge.triggers.offsets.lineage import lineage_key, lost_offsets
 from cellfeed.bridge.triggers.operate.renamed import Renamed, last_report, note_key
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import Refused
 

@@ -9,7 +9,7 @@ import msgspec
 
 from cellfeed.bridge.groups.control import group_prefix
 from cellfeed.bridge.groups.progress_records import About
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 
 RENAMED: Final = "renamed/"
 """Begins the notes: old name to :class:`Renamed`."""

@@ -19,7 +19,7 @@ import msgspec
 from cellfeed.bridge.triggers.parked.cell import ParkedCell, decode, fronts, key_of
 from cellfeed.bridge.triggers.process_death.recorded_attempts import ERROR_TEXT_MAX
 from cellfeed.store.cells.token import Places
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 
 _TRIES_MAX: Final = 50

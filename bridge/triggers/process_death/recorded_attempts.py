@@ -41,7 +41,7 @@ from urllib.parse import quote
 import msgspec
 
 from cellfeed.bridge.triggers.retry import ProcessEnded, TimedOut
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleWriter
 from cellfeed.store.failpoints import declare, failpoint

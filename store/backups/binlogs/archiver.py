@@ -32,23 +32,17 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.store.backups.binlogs.archive import (
-    BinlogArchive,
-    Reached,
-    archive_name,
-    open_archive,
-)
-from cellfeed.store.backups.binlogs.piece import PieceHead
-from cellfeed.store.backups.binlogs.position import Position, has_passed, position_of, text_of
+from cellfeed.store.backups.binlogs.archive import BinlogArchive, Reached
+from cellfeed.store.backups.binlogs.archives import archive_name, open_archive
+from cellfeed.store.backups.binlogs.copying import Copying
+from cellfeed.store.backups.binlogs.position import Position, position_of, text_of
 from cellfeed.store.backups.binlogs.stream import (
     BinlogStream,
     Diverged,
-    Passed,
     Purged,
     check_settings,
     clock_and_position,
 )
-from cellfeed.store.backups.binlogs.transactions import Transaction
 from cellfeed.store.backups.due import Archived
 from cellfeed.store.backups.encryption import Recipients
 from cellfeed.store.backups.places.contract import Place
@@ -58,26 +52,12 @@ from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
-from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import History, refuse_other_history
-
-declare("binlogs.after_piece", "binlogs.after_reached")
 
 FLUSH_S: Final = 1.0
 """Longest that a transaction waits for the others of its piece, in seconds: a lost cluster loses at
 most so much, beside the time that the place takes."""
 
-PIECE_BYTES: Final = 8 << 20
-"""Of transactions, after which a piece ends before its time: so many are held in memory, several
-times over where they are encrypted."""
-
-IDLE_S: Final = 10.0
-"""How often an archive says how far it is while nothing is committed, in seconds: each time is a
-write to the place."""
-
-ROLE_S: Final = 5.0
-"""How often the role is read, in seconds: a master that was cut off from its minions keeps
-sending."""
 
 RETRY_FIRST_S: Final = 0.5
 RETRY_MAX_S: Final = 30.0
@@ -226,7 +206,9 @@ class BinlogArchiver:
         begin: Position,
         stop: threading.Event,
     ) -> None:
-        copying = _Copying(self, archive, reached, master, begin)
+        copying = Copying(
+            archive, reached, master, begin, self._cluster.recipients, self._copied_until
+        )
         with closing(BinlogStream(master, self._layout, begin)) as stream:
             try:
                 for passed in stream.passed():
@@ -242,15 +224,6 @@ class BinlogArchiver:
                 raise
             copying.flush()
 
-    def write(
-        self,
-        archive: BinlogArchive,
-        reached: Reached,
-        head: PieceHead,
-        transactions: list[Transaction],
-    ) -> Reached:
-        return archive.append(reached, head, transactions, self._cluster.recipients)
-
     def _say(self, archived: Archived) -> None:
         self._last_report = archived
         try:
@@ -258,95 +231,5 @@ class BinlogArchiver:
         except OSError as error:  # the disk of reports is not the one of backups
             _log.error("how far the binlogs are archived cannot be reported: %s", error)
 
-    def said(self, reached: Reached) -> None:
-        """Reports it."""
+    def _copied_until(self, reached: Reached) -> None:
         self._say(Archived(reached.since_us, reached.at_us, reached.gap))
-
-
-class _Copying:
-    """The transactions read from one stream, and the end of the written ones."""
-
-    def __init__(
-        self,
-        archiver: BinlogArchiver,
-        archive: BinlogArchive,
-        reached: Reached,
-        master: MySqlServer,
-        begin: Position,
-    ) -> None:
-        self._archiver = archiver
-        self._archive = archive
-        self._reached = reached
-        self._master = master
-        self._begin = self._position = begin
-        self._waiting = list[Transaction]()
-        self._bytes = 0
-        self._wrote = False
-        self._flushed_s = self._said_s = self._role_s = self._looked_s = time.monotonic()
-        self._begun_us, self._target = clock_and_position(master)
-
-    def take(self, passed: Passed) -> None:
-        if passed.transaction is not None and not passed.transaction.is_empty:
-            self._waiting.append(passed.transaction)
-            self._bytes += passed.transaction.size_bytes
-        self._position = passed.position
-
-    def is_due(self, flush_s: float) -> bool:
-        return self._bytes >= PIECE_BYTES or time.monotonic() - self._flushed_s >= flush_s
-
-    def is_role_due(self) -> bool:
-        if time.monotonic() - self._role_s < ROLE_S:
-            return False
-        self._role_s = time.monotonic()
-        return True
-
-    def look(self) -> None:
-        """Writes the waiting transactions, and the end of the archive after them. The look after a
-        piece says so once more: only a moment that was read behind the piece covers the cells in
-        it."""
-        wrote = self.flush()
-        if has_passed(self._position, self._target):
-            self._reached = msgspec.structs.replace(
-                self._reached,
-                position=text_of(self._position),
-                at_us=max(self._begun_us, self._reached.at_us),
-            )
-            self._looked_s = time.monotonic()
-            self._begun_us, self._target = clock_and_position(self._master)
-            if wrote or self._wrote or time.monotonic() - self._said_s >= IDLE_S:
-                self._archive.say(self._reached)
-                self._said_s = time.monotonic()
-                failpoint("binlogs.after_reached")
-            self._archiver.said(self._reached)
-            self._wrote = wrote
-        elif wrote:
-            self._archive.say(self._reached)
-            self._wrote = True
-        self._flushed_s = time.monotonic()
-
-    def flush(self) -> bool:
-        """Writes the waiting transactions. Returns whether there was anything."""
-        if not self._waiting:
-            return False
-        elapsed_us = int((time.monotonic() - self._looked_s) * 1e6)
-        head = PieceHead(
-            PLAIN,
-            "",
-            0,
-            "",
-            str(self._master),
-            text_of(self._begin),
-            text_of(self._position),
-            self._begun_us + elapsed_us,
-            self._reached.since_us,
-            0,
-            {},
-            0,
-            "",
-            [],
-            self._reached.gap,
-        )
-        self._reached = self._archiver.write(self._archive, self._reached, head, self._waiting)
-        failpoint("binlogs.after_piece")
-        self._begin, self._waiting, self._bytes = self._position, [], 0
-        return True

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cellfeed.store.backups.binlogs.archive import BinlogArchive, archives_in
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.binlogs.archive import BinlogArchive
+from cellfeed.store.backups.binlogs.archives import archives_in
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.prune import damaged_of
 
 BACKUPS_KEPT = 2

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cellfeed.store.backups.binlogs.archive import BinlogArchive, archives_in
+from cellfeed.store.backups.backup import Backup, Unreadable, with_identities
+from cellfeed.store.backups.binlogs.archive import BinlogArchive
+from cellfeed.store.backups.binlogs.archives import archives_in
 from cellfeed.store.backups.binlogs.tail import Tail, tail_of
 from cellfeed.store.backups.encryption import Identities
-from cellfeed.store.backups.folder import Backup, BackupFolder, Unreadable, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Reader
 from cellfeed.store.backups.places.contract import Place
 from cellfeed.store.backups.prune import damaged_of

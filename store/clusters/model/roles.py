@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import WriteTerms
-from cellfeed.store.engines.mysql.guard import ROLE_KEY
+from cellfeed.store.engines.mysql.guard_sql import ROLE_KEY
 from cellfeed.store.errors import DataDamaged, NoMinion, ProtectData
 from cellfeed.store.histories import is_same_history
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import DataDamaged, InvalidRequest, StorageUnavailable
 from cellfeed.store.histories import History, new_history, refuse_other_history
 

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from cellfeed.store.clusters.moves.shard_side import ShardSide
 from cellfeed.store.engines.contract.scan_gaps import refuse_gap
-from cellfeed.store.engines.mysql.cells import CURE, read_cells, row_literal
+from cellfeed.store.engines.mysql.cells import CURE, row_literal
+from cellfeed.store.engines.mysql.frames import read_cells
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import Trimmed
 

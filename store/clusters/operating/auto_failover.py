@@ -30,17 +30,18 @@ from typing import Final
 
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.operating.clone import clone, is_half_copied
-from cellfeed.store.clusters.operating.never_replicated import NeverReplicated
+from cellfeed.store.clusters.operating.background_copy import BackgroundCopy
+from cellfeed.store.clusters.operating.clone import is_half_copied
 from cellfeed.store.clusters.operating.present_role import cluster_role
-from cellfeed.store.clusters.operating.promote import Promotion, promote
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.promotion import Promotion
 from cellfeed.store.clusters.operating.rejoin import come_back, heard_epoch, start_again
-from cellfeed.store.engines.mysql.replication import MinionStatus, is_read_only, minion_status
+from cellfeed.store.engines.mysql.read_only import is_read_only
+from cellfeed.store.engines.mysql.replication import MinionStatus, minion_status
 from cellfeed.store.errors import (
     CellfeedError,
     ProtectData,
     StaleWriter,
-    StorageUnavailable,
     Unavailable,
 )
 
@@ -79,8 +80,7 @@ class FailoverSupervisor:
 
         self._not_before_s: dict[str, float] = {}
         self._reported: dict[str, str] = {}
-        self._copy: threading.Thread | None = None
-        self._stopped = threading.Event()
+        self._copy = BackgroundCopy(cluster)
 
     def run(self, stop: threading.Event) -> None:
         """Looks until ``stop`` is set. Errors are logged and waited out."""
@@ -93,9 +93,7 @@ class FailoverSupervisor:
 
     def close(self) -> None:
         """Ends a copy that is under way: the next supervisor begins it again."""
-        self._stopped.set()
-        if self._copy is not None:
-            self._copy.join()
+        self._copy.end()
         self._watched.close()
 
     def look(self) -> Promotion | None:
@@ -177,7 +175,7 @@ class FailoverSupervisor:
                 and name in role.minions
             ):
                 self._keep_going(role, name, status)
-            elif self._copies(name):
+            elif self._copy.is_of(name):
                 return
             elif self._is_due(name):
                 self._wait(name)
@@ -202,7 +200,7 @@ class FailoverSupervisor:
     def _take_in(self, role: Role, name: str) -> None:
         if heard_epoch(self._watched, name) is None:
             if is_half_copied(self._watched, name):
-                self._copy_to(name, "a copy to it was cut off", cut_off=True)
+                self._copy.begin(name, "a copy to it was cut off", cut_off=True)
             else:
                 self._log_once(
                     name,
@@ -215,7 +213,7 @@ class FailoverSupervisor:
             self._reported.pop(name, None)
             _log.warning("cluster %s: %s follows %s", self._cluster.name, name, role.master)
         elif extra.nothing:
-            self._copy_to(
+            self._copy.begin(
                 name, "it holds transactions that were never replicated, without any cell", extra
             )
         else:
@@ -223,48 +221,6 @@ class FailoverSupervisor:
                 name,
                 f"{name} holds {extra} that were never replicated: cellfeed cluster rejoin"
                 f" {self._cluster.name} {name} --put-again",
-            )
-
-    def _copies(self, name: str) -> bool:
-        """Whether a copy to this node is under way here."""
-        return self._copy is not None and self._copy.is_alive() and self._copy.name == name
-
-    def _copy_to(
-        self, name: str, why: str, listed: NeverReplicated | None = None, *, cut_off: bool = False
-    ) -> None:
-        if self._copy is not None and self._copy.is_alive():
-            return  # one at a time: each reads all of the master
-        _log.warning(
-            "cluster %s: %s is made a copy of the master: %s", self._cluster.name, name, why
-        )
-        self._copy = threading.Thread(
-            target=self._run_copy, args=(name, listed, cut_off), name=name
-        )
-        self._copy.start()
-
-    def _run_copy(self, name: str, listed: NeverReplicated | None, cut_off: bool) -> None:
-        def go_on(rows: int) -> None:
-            if self._stopped.is_set():
-                raise StorageUnavailable(f"the copy to {name} was ended after {rows} rows")
-
-        try:
-            rows = clone(self._cluster, name, go_on, listed=listed, cut_off=cut_off)
-        except CellfeedError as error:
-            _log.error(
-                "cluster %s: %s is no copy of the master yet: %s", self._cluster.name, name, error
-            )
-        except Exception:
-            _log.exception(
-                "cluster %s: the copy to %s failed by a defect, and is begun again",
-                self._cluster.name,
-                name,
-            )
-        else:
-            _log.warning(
-                "cluster %s: %s is a copy of the master, %d rows, and follows",
-                self._cluster.name,
-                name,
-                rows,
             )
 
     def _is_due(self, what: str) -> bool:

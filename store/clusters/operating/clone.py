@@ -23,13 +23,10 @@ from cellfeed.store.clusters.operating.present_role import (
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
 from cellfeed.store.engines.mysql.errors import failed
-from cellfeed.store.engines.mysql.replication import (
-    copy_lock,
-    make_read_only,
-    position,
-    set_semi_sync,
-    stop_following,
-)
+from cellfeed.store.engines.mysql.operation_locks import copy_lock
+from cellfeed.store.engines.mysql.read_only import make_read_only
+from cellfeed.store.engines.mysql.replication import position, stop_following
+from cellfeed.store.engines.mysql.semi_sync import set_semi_sync
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint

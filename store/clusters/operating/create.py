@@ -26,21 +26,16 @@ from cellfeed.store.clusters.model.restore_mark import Mark, read_mark
 from cellfeed.store.clusters.model.roles import Role, read_role, write_role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import ShardMap, write_map
+from cellfeed.store.clusters.operating.bare_servers import has_state, make_minion
 from cellfeed.store.clusters.operating.catch_up import wait_for_minions
 from cellfeed.store.clusters.operating.replication_mode import follow_configuration
-from cellfeed.store.engines.mysql.checks import check_server, refuse
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.memory import memory_advice
-from cellfeed.store.engines.mysql.replication import (
-    check_mariadb,
-    follow,
-    minion_status,
-    open_for_writes,
-    set_semi_sync,
-)
+from cellfeed.store.engines.mysql.read_only import open_for_writes
+from cellfeed.store.engines.mysql.replication import check_mariadb
+from cellfeed.store.engines.mysql.semi_sync import set_semi_sync
 from cellfeed.store.engines.mysql.state import MySqlState
-from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import refuse_other_history
@@ -51,7 +46,6 @@ _log = logging.getLogger("cellfeed.clusters")
 _FOREIGN: Final = (
     "Nothing was done. Name servers of this datastore in the configuration, or bare ones"
 )
-_OF_THE_SERVER: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,7 @@ def prepare_cluster(cluster: ClusterServers, shard_map: ShardMap) -> MySqlState:
     master_name, *minion_names = cluster.servers
     master = cluster.server(master_name)
     for name in minion_names:
-        _follow(cluster, name, master)
+        make_minion(cluster, name, master)
     failpoint("cluster.init.after_follow")
     open_for_writes(master)
     MySqlEngine(
@@ -198,108 +192,8 @@ def refuse_restore_under_way(cluster: ClusterServers) -> None:
 
 def mark_of(cluster: ClusterServers, server: MySqlServer) -> Mark | None:
     """The mark of a restore that a server holds; None where it holds none. Raises Unavailable."""
-    return read_mark(MySqlState(server, cluster.meta)) if _has_state(cluster, server) else None
-
-
-def check_servers(cluster: ClusterServers) -> None:
-    """Changes nothing. Raises ProtectData for servers that cannot become a cluster, Unavailable for
-    one that does not answer."""
-    master_name, *minion_names = cluster.servers
-    for server in cluster.servers.values():
-        if minion_names:
-            check_mariadb(server)
-        with server.connection() as connection:
-            refuse(server, check_server(connection))
-    for name in minion_names:
-        _follows_already(cluster, name, cluster.server(master_name))
-
-
-def _follows_already(cluster: ClusterServers, name: str, master: MySqlServer) -> bool:
-    """Whether an earlier run made it a minion. Raises ProtectData for a server that cannot be made
-    one."""
-    server = cluster.server(name)
-    status = minion_status(server)
-    if (
-        status is not None
-        and (status.master_host, status.master_port) == master.address.replication
-        and not status.error
-    ):
-        return True
-    if status is not None:
-        raise ProtectData(
-            f"{name} follows {status.master_host}:{status.master_port} already; RESET SLAVE ALL"
-            " there first if that is over"
-        )
-    for each in (server, master):
-        if (
-            foreign := _databases(each)
-            - _OF_THE_SERVER
-            - _of_the_datastore(cluster, each)
-            - {cluster.promised}
-        ):
-            raise ProtectData(
-                f"{each} is not bare: it holds {', '.join(sorted(foreign)[:5])}; a cluster is made"
-                " of servers that hold nothing else"
-            )
-    if _databases(server) & _of_the_datastore(cluster, server):
-        raise ProtectData(
-            f"{name} holds databases of {cluster.datastore!r}, but no role; make it a copy of the"
-            " master with `cellfeed cluster rejoin` instead"
-        )
-    return False
-
-
-def _follow(cluster: ClusterServers, name: str, master: MySqlServer) -> None:
-    if _follows_already(cluster, name, master):
-        return
-    server = cluster.server(name)
-    # Both are bare: the writes of their installation are no history to share, and would stand in
-    # the way of the master's.
-    if not _databases(master) & _of_the_datastore(cluster, master) and not _has_minions(master):
-        _reset_history(master)
-    _reset_history(server)
-    set_semi_sync(server, master=False, wanted=cluster.semi_sync)
-    follow(server, master)
-
-
-def _reset_history(server: MySqlServer) -> None:
-    with server.connection() as connection:
-        query(connection, "RESET MASTER")
-        query(connection, "SET GLOBAL gtid_slave_pos = ''")
-
-
-def _has_minions(master: MySqlServer) -> bool:
-    with master.connection() as connection:
-        return any(
-            command == "Binlog Dump"
-            for (command,) in query(
-                connection, "SELECT COMMAND FROM information_schema.PROCESSLIST"
-            )
-        )
+    return read_mark(MySqlState(server, cluster.meta)) if has_state(cluster, server) else None
 
 
 def _role(cluster: ClusterServers, server: MySqlServer) -> Role | None:
-    return read_role(MySqlState(server, cluster.meta)) if _has_state(cluster, server) else None
-
-
-def _has_state(cluster: ClusterServers, server: MySqlServer) -> bool:
-    if cluster.meta not in _databases(server):
-        return False
-    with server.connection() as connection:
-        return "state_entry" in {
-            table for (table,) in query(connection, f"SHOW TABLES IN {cluster.meta}")
-        }
-
-
-def _databases(server: MySqlServer) -> set[str]:
-    with server.connection() as connection:
-        return {name for (name,) in query(connection, "SHOW DATABASES")}
-
-
-def _of_the_datastore(cluster: ClusterServers, server: MySqlServer) -> set[str]:
-    prefix = f"{cluster.datastore}_"
-    return {
-        name
-        for name in _databases(server)
-        if name == cluster.meta or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())
-    }
+    return read_role(MySqlState(server, cluster.meta)) if has_state(cluster, server) else None

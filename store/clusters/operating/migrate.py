@@ -17,10 +17,11 @@ from cellfeed.store.clusters.model.roles import change_role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import merged, read_map, write_map
 from cellfeed.store.clusters.operating.present_role import cluster_role, master_state
-from cellfeed.store.engines.mysql.checks import ServerRole, check_server, refuse
+from cellfeed.store.engines.mysql.checks import check_server, refuse
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.migrations import migrate
 from cellfeed.store.engines.mysql.schema_steps import SCHEMA_VERSION, Step
+from cellfeed.store.engines.mysql.server_rules import ServerRole
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import new_history, refuse_other_history

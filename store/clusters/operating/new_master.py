@@ -12,14 +12,10 @@ import msgspec
 from cellfeed.store.clusters.model.roles import TAKEOVER_S, Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.engines.contract.state_limits import revision_of_next_history
-from cellfeed.store.engines.mysql.guard import ROLE_KEY
-from cellfeed.store.engines.mysql.replication import (
-    follow,
-    open_for_writes,
-    position,
-    set_semi_sync,
-    stop_following,
-)
+from cellfeed.store.engines.mysql.guard_sql import ROLE_KEY
+from cellfeed.store.engines.mysql.read_only import open_for_writes
+from cellfeed.store.engines.mysql.replication import follow, position, stop_following
+from cellfeed.store.engines.mysql.semi_sync import set_semi_sync
 from cellfeed.store.engines.mysql.statements import query, run_script
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.failpoints import declare, failpoint, marked

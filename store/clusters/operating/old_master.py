@@ -12,11 +12,10 @@ from typing import Final
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.present_role import why_foreign
+from cellfeed.store.engines.mysql.read_only import make_read_only, open_for_writes
 from cellfeed.store.engines.mysql.replication import (
     follow,
-    make_read_only,
     minion_status,
-    open_for_writes,
     position,
     start_receiving,
 )

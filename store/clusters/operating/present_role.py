@@ -10,7 +10,8 @@ from typing import Final
 from cellfeed.store.clusters.model.roles import Role, newest, of_other_histories, read_role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.engines.mysql.connections import has_database
-from cellfeed.store.engines.mysql.replication import is_read_only, promotion_lock
+from cellfeed.store.engines.mysql.operation_locks import promotion_lock
+from cellfeed.store.engines.mysql.read_only import is_read_only
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import CellfeedError, StorageUnavailable, Unavailable
 

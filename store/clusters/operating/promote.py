@@ -39,9 +39,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, field
-
-import msgspec
 
 from cellfeed.store.clusters.model.promises import promise, promised_epoch
 from cellfeed.store.clusters.model.roles import Role, newest
@@ -55,22 +52,11 @@ from cellfeed.store.clusters.operating.present_role import (
     minority,
     role_on,
     takes_writes,
-    why_foreign,
 )
-from cellfeed.store.engines.mysql.replication import (
-    check_mariadb,
-    is_read_only,
-    minion_status,
-    stop_following,
-    stop_receiving,
-)
-from cellfeed.store.errors import (
-    CellfeedError,
-    ProtectData,
-    StaleWriter,
-    StorageUnavailable,
-    Unavailable,
-)
+from cellfeed.store.clusters.operating.promotion import Promotion
+from cellfeed.store.clusters.operating.unfinished import finish, is_unfinished
+from cellfeed.store.engines.mysql.replication import check_mariadb, stop_following, stop_receiving
+from cellfeed.store.errors import CellfeedError, ProtectData, StaleWriter, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import is_same_history
 
@@ -79,24 +65,6 @@ declare(
 )
 
 _log = logging.getLogger("cellfeed.failover")
-
-
-@dataclass
-class Promotion:
-    """The result of a promotion. ``gave_up``: nodes that were left out; ``position``: the new
-    master's when it became one."""
-
-    cluster: str
-    master: str
-    epoch: int
-    old_master: str
-    fenced: bool
-    minions: list[str] = field(default_factory=list)
-    gave_up: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Nodes that are no minions: they do not follow the old master, and never have."""
-
-    position: str = ""
 
 
 def promote(
@@ -143,25 +111,12 @@ def _promote_locked(
         is_promised = promised_epoch(quick, role.history_id, silent) > role.epoch
         if (
             not is_promised
-            and _is_unfinished(quick, role)
+            and is_unfinished(quick, role)
             and to in (None, role.master)
             and role.master not in give_up
         ):
-            return _finish(cluster, role, give_up)
+            return finish(cluster, role, give_up)
         return _promote(cluster, quick, role, to, give_up, silent)
-
-
-def _is_unfinished(cluster: ClusterServers, role: Role) -> bool:
-    """Whether a promotion was killed between raising the epoch and opening the new master, or right
-    after fencing the old one: either way the role's master has every cell that was acknowledged,
-    and is closed."""
-    try:
-        server = cluster.server(role.master)
-        if why_foreign(cluster, role.master, role):
-            return False
-        return is_read_only(server) and minion_status(server) is None
-    except Unavailable:
-        return False
 
 
 def _promote(
@@ -254,26 +209,3 @@ def _refuse_newer(cluster: ClusterServers, role: Role, silent: Collection[str]) 
                 " reports epoch"
                 f" {found.epoch}; promote again"
             )
-
-
-def _finish(cluster: ClusterServers, role: Role, give_up: Collection[str]) -> Promotion:
-    _log.warning(
-        "cluster %s: finishing the promotion of %s that was begun before", cluster.name, role.master
-    )
-    minions = [name for name in role.minions if name not in give_up]
-    for name in list(minions):
-        if foreign := why_foreign(cluster, name, role):
-            _log.error("cluster %s: %s is left alone: %s", cluster.name, name, foreign)
-            minions.remove(name)
-    open_master(cluster, msgspec.structs.replace(role, minions=minions))
-    position = dict(role.promotions).get(role.epoch, "")
-    return Promotion(
-        cluster.name,
-        role.master,
-        role.epoch,
-        "",
-        fenced=True,
-        minions=minions,
-        gave_up=sorted(give_up),
-        position=position,
-    )

@@ -29,16 +29,15 @@ from cellfeed.store.clusters.operating.present_role import (
     locked_role,
     role_on,
 )
+from cellfeed.store.engines.mysql.read_only import is_read_only, make_read_only
 from cellfeed.store.engines.mysql.replication import (
     Gtid,
     follow,
-    is_read_only,
-    make_read_only,
     minion_status,
     position,
-    set_semi_sync,
     start_receiving,
 )
+from cellfeed.store.engines.mysql.semi_sync import set_semi_sync
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import NodeAhead, ProtectData, StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import declare, failpoint

@@ -22,14 +22,9 @@ from cellfeed.store.clusters.operating.present_role import (
     takes_writes,
 )
 from cellfeed.store.clusters.operating.promote import next_epoch
-from cellfeed.store.engines.mysql.replication import (
-    make_read_only,
-    open_for_writes,
-    position,
-    set_semi_sync,
-    start_receiving,
-    stop_receiving,
-)
+from cellfeed.store.engines.mysql.read_only import make_read_only, open_for_writes
+from cellfeed.store.engines.mysql.replication import position, start_receiving, stop_receiving
+from cellfeed.store.engines.mysql.semi_sync import set_semi_sync
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 

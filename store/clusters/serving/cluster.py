@@ -35,7 +35,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.safe_ends import SafeEnds
 from cellfeed.store.clusters.serving.shown_heads import UNKNOWN_HEAD, following_minions

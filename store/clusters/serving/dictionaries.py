@@ -18,7 +18,6 @@ The state after a kill, or while a cluster is away:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -26,7 +25,8 @@ from typing import Final
 from cellfeed.store.cells.dictionary import Dictionary, name_of
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.serving.cluster import Cluster
-from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S, NodeEngine
+from cellfeed.store.clusters.serving.confirmed_dictionaries import wait_for_minion
+from cellfeed.store.clusters.serving.node_engine import READ_TIMEOUT_S, NodeEngine
 from cellfeed.store.engines.contract.dictionaries import KeptDictionary, Stopped, Turn
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import DictionaryLost, StorageUnavailable, Unavailable
@@ -39,11 +39,6 @@ declare(
     "cluster.dictionary.between_removals",
 )
 
-CONFIRM_TIMEOUT_S: Final = 10.0
-"""How long ``add`` waits until a minion has the content, in seconds; it is usually there in
-milliseconds."""
-
-_PAUSE_S: Final = 0.02
 
 _ROUNDS_MAX: Final = 3
 """How often a content is taken away before the process that brings it back is reported."""
@@ -104,7 +99,7 @@ class ClusteredDictionaries:
             cluster.write(lambda engine, role: engine.dictionaries.add(dictionary, role.terms))
             failpoint("cluster.dictionary.between_contents")
         for cluster in self._clusters:
-            _wait_for_minion(cluster, dictionary)
+            wait_for_minion(cluster, dictionary)
 
     def use(self, dictionary: Dictionary, turn: int) -> bool:
         first, *others = self._clusters
@@ -225,32 +220,3 @@ def _take(cluster: Cluster, dictionary: Dictionary) -> None:
                 dictionary, turn.turn + 1 if turn else 0, role.terms
             )
         )
-
-
-def _wait_for_minion(cluster: Cluster, dictionary: Dictionary) -> None:
-    """Raises StorageUnavailable when no minion that follows the master has it in time."""
-    deadline_s = time.monotonic() + CONFIRM_TIMEOUT_S
-    while cluster.role().minions:
-        cluster.look()
-        master = cluster.role().master
-        if any(
-            node.name != master and cluster.follows(node) and _has(cluster, node.name, dictionary)
-            for node in cluster.nodes.values()
-        ):
-            return
-        if time.monotonic() > deadline_s:
-            raise StorageUnavailable(
-                f"cluster {cluster.name}: no minion has dictionary {dictionary.name} after"
-                f" {CONFIRM_TIMEOUT_S:.0f} s: it is not used yet"
-            )
-        time.sleep(_PAUSE_S)
-
-
-def _has(cluster: Cluster, node: str, dictionary: Dictionary) -> bool:
-    def found(engine: NodeEngine) -> bool:
-        return engine.dictionaries.find(dictionary.dictionary_id) == dictionary
-
-    try:
-        return cluster.node(node).call(found, READ_TIMEOUT_S)
-    except Unavailable:
-        return False

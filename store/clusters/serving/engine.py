@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cellfeed.store.cells import known_dictionaries
-from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from cellfeed.store.cells.cell import NewCell, StoredCell, Triple
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import check_shard, shard_of
 from cellfeed.store.clusters.model.shard_notes import Clusters
-from cellfeed.store.clusters.serving.buffer import BufferDrain, buffer_of
+from cellfeed.store.clusters.serving.buffer_drain import BufferDrain
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.dictionaries import ClusteredDictionaries
 from cellfeed.store.clusters.serving.fan_out import FanOut
 from cellfeed.store.clusters.serving.indexes import ClusteredIndexes
 from cellfeed.store.clusters.serving.key_reads import ClusteredKeyReads
 from cellfeed.store.clusters.serving.log_reads import ClusteredLogReads
-from cellfeed.store.clusters.serving.node import OpenNode, StorageNode
+from cellfeed.store.clusters.serving.master_buffer import buffer_of
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.clusters.serving.node_engine import OpenNode
 from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.clusters.serving.puts import ClusteredPuts
 from cellfeed.store.clusters.serving.removals import ClusteredRemovals
@@ -28,7 +31,7 @@ from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.clusters.serving.state import ClusterState
 from cellfeed.store.clusters.serving.status import ClusterStatus, cluster_status
 from cellfeed.store.clusters.serving.stored_bodies import ClusteredBodies
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,

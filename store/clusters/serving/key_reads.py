@@ -11,7 +11,7 @@ from typing import TypeVar
 from cellfeed.store.cells.cell import StoredCell, Triple
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.serving.cluster import Cluster
-from cellfeed.store.clusters.serving.node import NodeEngine
+from cellfeed.store.clusters.serving.node_engine import NodeEngine
 from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.engines.contract.read_bounds import Page
 from cellfeed.store.engines.contract.values import (

@@ -13,7 +13,7 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.clusters.serving.key_reads import all_found
-from cellfeed.store.clusters.serving.node import NodeEngine
+from cellfeed.store.clusters.serving.node_engine import NodeEngine
 from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.engines.contract.values import (
     Head,

@@ -18,11 +18,7 @@ from typing import Final, TypeVar
 
 from cellfeed.store.clusters.model.roles import TAKEOVER_S, Role
 from cellfeed.store.clusters.serving.known_role import KnownRole
-from cellfeed.store.clusters.serving.node import (
-    READ_TIMEOUT_S,
-    WRITE_TIMEOUT_S,
-    NodeEngine,
-)
+from cellfeed.store.clusters.serving.node_engine import READ_TIMEOUT_S, WRITE_TIMEOUT_S, NodeEngine
 from cellfeed.store.clusters.serving.succession import (
     ask_silent,
     is_majority_heard,

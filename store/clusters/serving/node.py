@@ -12,20 +12,21 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from cellfeed.store.background import SupervisedThread
-from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell
 from cellfeed.store.clusters.model.roles import Role, decode_role
 from cellfeed.store.clusters.serving.breaker import Breaker
+from cellfeed.store.clusters.serving.node_engine import (
+    READ_TIMEOUT_S,
+    WATCH_TIMEOUT_S,
+    NodeEngine,
+    OpenNode,
+)
 from cellfeed.store.clusters.serving.node_view import NodeView
-from cellfeed.store.engines.contract.buffer import NodeBufferTable
-from cellfeed.store.engines.contract.dictionaries import NodeDictionaryTable
-from cellfeed.store.engines.contract.engine import NodeStateTable, RewritableEngine
-from cellfeed.store.engines.contract.indexes import NodeIndexStore
-from cellfeed.store.engines.contract.values import ErasedStep, Look, WriteTerms
-from cellfeed.store.engines.mysql.guard import ROLE_KEY
+from cellfeed.store.clusters.serving.open_engines import OpenEngines
+from cellfeed.store.engines.mysql.guard_sql import ROLE_KEY
 from cellfeed.store.errors import (
     CellfeedError,
     DataDamaged,
@@ -35,20 +36,9 @@ from cellfeed.store.errors import (
     StorageUnavailable,
     Unavailable,
 )
-from cellfeed.store.limits import ERASE_STEP_CELLS, TRIM_STEP_CELLS
 from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _log: Final = logging.getLogger("cellfeed.clusters")
-
-WATCH_TIMEOUT_S: Final = 1.0
-"""Longest wait of the watcher for one answer, in seconds."""
-
-READ_TIMEOUT_S: Final = 3.0
-"""Longest wait of a read for one answer before another node is asked."""
-
-WRITE_TIMEOUT_S: Final = 15.0
-"""Longest wait of a write for one answer: above InnoDB's lock wait, so that a lock time-out is
-reported as such."""
 
 SLOW_S: Final = 0.1
 """A look that has taken so long already is not waited for any more; the node's report before it
@@ -63,92 +53,6 @@ _IDLE_LOOK_S: Final = 0.5
 this."""
 
 T = TypeVar("T")
-
-
-class NodeEngine(RewritableEngine, Protocol):
-    """The engine of one node. A put, a trim or an erasure under ``terms`` is refused (StaleWriter,
-    nothing written) when their leader epoch is not the shards' own."""
-
-    def put(self, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> list[PutResult]: ...
-
-    def trim(
-        self,
-        shard: int,
-        below: int,
-        cells_max: int = TRIM_STEP_CELLS,
-        terms: WriteTerms | None = None,
-    ) -> int: ...
-
-    def erase(
-        self, row_key: bytes, cells_max: int = ERASE_STEP_CELLS, terms: WriteTerms | None = None
-    ) -> ErasedStep: ...
-
-    def settle_puts(self, shard: int, terms: WriteTerms | None = None) -> int: ...
-
-    def replace_bodies(
-        self,
-        shard: int,
-        cells: Sequence[tuple[StoredCell, bytes]],
-        terms: WriteTerms | None = None,
-    ) -> int: ...
-
-    def memory_advice(self) -> str | None:
-        """A hint to the node's operator about its memory, in a sentence; None when nothing."""
-        ...
-
-    def kept_shards(self) -> list[int]:
-        """Shards that have left the node's cluster, or are about to, and whose rows it still
-        has."""
-        ...
-
-    @property
-    def connected_at_s(self) -> float:
-        """When the youngest connection was begun, by the monotonic clock: the server may have
-        restarted before that."""
-        ...
-
-    def expect(self, cluster: str, history_id: str) -> None:
-        """From now on calls raise ForeignServer where another server than one of this cluster and
-        history answers."""
-        ...
-
-    def settle(self, terms: WriteTerms) -> None:
-        """Returns when a write under these terms would be acknowledged, so when a minion has all
-        that a semi-synchronous master holds."""
-        ...
-
-    def look(self, state_key: str, seen: object | None) -> Look:
-        """All that a watcher asks about, in one round trip: a state entry's value, and the counters
-        unless they are those of the look whose token is ``seen``."""
-        ...
-
-    def promised_epoch(self, history_id: str) -> int:
-        """The highest epoch of a promotion that the node was asked to remember; -1 when none
-        (:mod:`cellfeed.store.clusters.model.promises`)."""
-        ...
-
-    @property
-    def state(self) -> NodeStateTable: ...
-
-    @property
-    def indexes(self) -> NodeIndexStore: ...
-
-    @property
-    def dictionaries(self) -> NodeDictionaryTable: ...
-
-    def abort(self) -> None:
-        """Cuts off calls under way, which fail as when the network does. Later calls work."""
-        ...
-
-    @property
-    def buffer(self) -> NodeBufferTable:
-        """Cells of other clusters that wait on this one."""
-        ...
-
-
-OpenNode = Callable[[float], NodeEngine]
-"""Opens a node's storage with a time-out in seconds for each answer. Raises StorageUnavailable
-while it is away."""
 
 
 class StorageNode:
@@ -179,9 +83,7 @@ class StorageNode:
         self.on_role: Callable[[Role], str | None] = lambda _: None
         """The watcher calls it at every look, with the role that the node has heard of. Returns why
         the node takes no part."""
-        self._open_node = open_node
-        self._engines: dict[float, NodeEngine] = {}
-        self._open_lock = threading.Lock()
+        self._engines = OpenEngines(name, open_node)
         self._changed = threading.Condition()
         self._asked = self._begun = self._done = 0
         self._began_at_s = 0.0
@@ -201,7 +103,7 @@ class StorageNode:
             raise StorageUnavailable(f"node {self.name} is left alone for a moment: {self.why_not}")
         began_s = time.monotonic()
         try:
-            engine = self._engine(timeout_s)
+            engine = self._engines.get(timeout_s)
             if self.belongs_to is not None:
                 engine.expect(*self.belongs_to)
             result = what(engine)
@@ -228,10 +130,7 @@ class StorageNode:
     def is_confirmed(self) -> bool:
         """Whether the node, since it was last connected to, has said that a minion has all that it
         holds."""
-        with self._open_lock:
-            connected_at_s = max(
-                (engine.connected_at_s for engine in self._engines.values()), default=-math.inf
-            )
+        connected_at_s = self._engines.connected_at_s()
         return self.view is not None and self.view.confirmed and self.heard_at_s >= connected_at_s
 
     def promised_epoch(self, history_id: str, since_s: float) -> int:
@@ -245,25 +144,9 @@ class StorageNode:
             self._promised_at_s = began_s
         return self._promised
 
-    def _engine(self, timeout_s: float) -> NodeEngine:
-        with self._open_lock:
-            if self._closed:
-                raise StorageUnavailable(f"node {self.name} is closed")
-            engine = self._engines.get(timeout_s)
-        if engine is None:
-            opened = self._open_node(timeout_s)
-            with self._open_lock:
-                engine = self._engines.setdefault(timeout_s, opened)
-            if engine is not opened:
-                opened.close()
-        return engine
-
     def abort(self) -> None:
         """Cuts off the calls under way."""
-        with self._open_lock:
-            engines = list(self._engines.values())
-        for engine in engines:
-            engine.abort()
+        self._engines.abort()
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -313,7 +196,7 @@ class StorageNode:
 
     def _look(self) -> None:
         try:
-            engine = self._engine(WATCH_TIMEOUT_S)
+            engine = self._engines.get(WATCH_TIMEOUT_S)
             view = self.view
             look = engine.look(ROLE_KEY, self._token if view is not None else None)
             role = decode_role(look.entry)
@@ -353,19 +236,12 @@ class StorageNode:
 
     def refuse(self, reason: str) -> None:
         """The node is another cluster's: it takes no part until its looks say otherwise."""
-        self.is_foreign, self.view, self.why_not, self.refused = (
-            True,
-            None,
-            reason,
-            ProtectData(f"node {self.name}: {reason}"),
-        )
+        self.is_foreign, self.view, self.why_not = True, None, reason
+        self.refused = ProtectData(f"node {self.name}: {reason}")
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._watcher.join()
-        with self._open_lock:
-            engines, self._engines = list(self._engines.values()), {}
-        for engine in engines:
-            engine.close()
+        self._engines.close()

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.serving.buffer import BufferedWriter
 from cellfeed.store.clusters.serving.placement import Placement

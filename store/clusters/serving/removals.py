@@ -11,9 +11,9 @@ from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.model.shard_map import ranges_text
 from cellfeed.store.clusters.model.shard_notes import Clusters
 from cellfeed.store.clusters.moves.heal import take_back_left_copy
-from cellfeed.store.clusters.serving.buffer import BufferDrain
+from cellfeed.store.clusters.serving.buffer_drain import BufferDrain
 from cellfeed.store.clusters.serving.cluster import Cluster
-from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S
+from cellfeed.store.clusters.serving.node_engine import READ_TIMEOUT_S
 from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.engines.contract.log_start import check_trim
 from cellfeed.store.engines.contract.values import (

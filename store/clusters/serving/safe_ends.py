@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from cellfeed.store.clusters.serving.node import WATCH_TIMEOUT_S
+from cellfeed.store.clusters.serving.node_engine import WATCH_TIMEOUT_S
 from cellfeed.store.clusters.serving.shown_heads import ShownHeads, following_minions
 from cellfeed.store.errors import StorageUnavailable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cellfeed.store.clusters.serving.cluster import Cluster
-from cellfeed.store.clusters.serving.node import READ_TIMEOUT_S
+from cellfeed.store.clusters.serving.node_engine import READ_TIMEOUT_S
 from cellfeed.store.engines.contract.values import StateEntry
 
 

@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cellfeed.store.clusters.model.roles import Role
-from cellfeed.store.clusters.serving.node import SLOW_S, WATCH_TIMEOUT_S, StorageNode
+from cellfeed.store.clusters.serving.node import SLOW_S, StorageNode
+from cellfeed.store.clusters.serving.node_engine import WATCH_TIMEOUT_S
 from cellfeed.store.errors import CellfeedError
 
 Asked = list[tuple[StorageNode, int]]

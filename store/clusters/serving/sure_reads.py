@@ -22,11 +22,7 @@ from typing import Final, TypeVar
 from cellfeed.store.clusters.model.roles import TAKEOVER_S, Role
 from cellfeed.store.clusters.serving.known_role import CONFIRM_S
 from cellfeed.store.clusters.serving.master_calls import MasterCalls
-from cellfeed.store.clusters.serving.node import (
-    READ_TIMEOUT_S,
-    WATCH_TIMEOUT_S,
-    NodeEngine,
-)
+from cellfeed.store.clusters.serving.node_engine import READ_TIMEOUT_S, WATCH_TIMEOUT_S, NodeEngine
 from cellfeed.store.clusters.serving.succession import (
     Asked,
     ask_silent,

@@ -92,8 +92,7 @@ Life
     E12 Any number of threads may call an engine. ``close`` waits for calls under way; later calls
         raise StorageUnavailable. So do all calls in a child that was forked since the engine was
         opened: there ``close`` does nothing, and the parent's connections stay as they are.
-    E13 Opening storage of another datastore, shard count or schema version is refused
-        (ProtectData).
+    E13 Storage of another datastore, shard count or schema version is refused (ProtectData).
     E25 ``history.history_id`` names the history: drawn when the storage is made, and by every
         restore. Opening storage that has lost a part, or whose part has another history's identity,
         is refused (ProtectData, with both identities and the cure).
@@ -101,60 +100,24 @@ Life
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from cellfeed.store.cells.cell import NewCell, StoredCell, Triple
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.engines.contract.dictionaries import DictionaryStore
 from cellfeed.store.engines.contract.indexes import IndexStore
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,
     HeadChanges,
     LocatedCell,
     LogRange,
-    NamedBodies,
     Replica,
-    StateEntry,
-    WriteTerms,
 )
 from cellfeed.store.histories import History
 from cellfeed.store.limits import ERASE_STEP_CELLS, READ_KEYS_MAX, TRIM_STEP_CELLS
-
-
-class StateTable(Protocol):
-    """A small durable key-value table with compare-and-set over several keys (as etcd's
-    transactions or ZooKeeper's multi)."""
-
-    def get(self, key: str) -> StateEntry | None: ...
-
-    def list(self, prefix: str) -> list[StateEntry]:
-        """Entries whose key begins with ``prefix``, by key."""
-        ...
-
-    def commit(
-        self, write: Mapping[str, bytes | None], expect: Mapping[str, int | None] | None = None
-    ) -> int | None:
-        """Writes all keys (None deletes) if every expected version holds (None: the key must be
-        absent). Returns the new revision; None if not."""
-        ...
-
-    def now_us(self) -> int:
-        """The storage's clock, microseconds since 1970 UTC: the one clock for leases."""
-        ...
-
-
-class NodeStateTable(StateTable, Protocol):
-    """The state table of one node of a cluster, where commits come with terms."""
-
-    def commit(
-        self,
-        write: Mapping[str, bytes | None],
-        expect: Mapping[str, int | None] | None = None,
-        terms: WriteTerms | None = None,
-    ) -> int | None:
-        """As a state table's. Raises StaleWriter, nothing written, under another leader epoch."""
-        ...
 
 
 class Engine(Protocol):
@@ -285,28 +248,3 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class RewritableEngine(Engine, Protocol):
-    """An engine whose stored bodies can be given another encoding. E27."""
-
-    def settle_puts(self, shard: int) -> int:
-        """Waits for the puts that are under way in a shard; its next added_id. E27. Raises
-        StorageUnavailable."""
-        ...
-
-    def bodies_named(self, shard: int, prefix: bytes, location: int, limit: int) -> NamedBodies:
-        """Of ``limit`` cells from a location on, shown or not, those whose stored bodies begin with
-        ``prefix``. Raises StorageUnavailable, DataDamaged."""
-        ...
-
-    def replace_bodies(self, shard: int, cells: Sequence[tuple[StoredCell, bytes]]) -> int:
-        """How many bodies were replaced by the encodings that come with them. E27. Raises
-        StorageUnavailable when none was, OutcomeUnknown when that is not known."""
-        ...
-
-    def bodies_with(self, prefix: bytes) -> Mapping[str, int]:
-        """How many stored bodies begin so, by a text that names the place. It reads all that the
-        storage has, also of shards that have left a cluster; of clusters every node that answers.
-        Raises StorageUnavailable."""
-        ...

@@ -8,14 +8,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cellfeed.store.cells.body_codec import decode_body
-from cellfeed.store.cells.cell import (
-    NewCell,
-    Outcome,
-    PutResult,
-    Triple,
-    conflict_error,
-    refused_as_erased,
-)
+from cellfeed.store.cells.cell import NewCell, Triple
+from cellfeed.store.cells.put_result import Outcome, PutResult, conflict_error, refused_as_erased
 from cellfeed.store.errors import DataDamaged, ProtectData
 
 

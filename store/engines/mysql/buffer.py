@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from cellfeed.store.cells.body_codec import decode_body, encode_bodies
+from cellfeed.store.cells.body_codec import decode_body
+from cellfeed.store.cells.body_encoding import encode_bodies
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell
 from cellfeed.store.engines.contract.values import WriteTerms

@@ -14,17 +14,10 @@ from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.findings import Findings, OnCells
 from cellfeed.store.engines.contract.log_check import check_log
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.engines.mysql.cells import (
-    CELL,
-    MICROSECONDS,
-    ROWS_MAX,
-    cells_within,
-    joined,
-    of_joined,
-    read_cells,
-)
+from cellfeed.store.engines.mysql.cells import CELL, MICROSECONDS, cells_within
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import failed
+from cellfeed.store.engines.mysql.frames import ROWS_MAX, joined, of_joined, read_cells
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import DataDamaged

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 from pymysql.connections import Connection
 
-from cellfeed.store.engines.contract.values import Head, Look
+from cellfeed.store.engines.contract.values import Head, HeadChanges, Look, changed_since
 from cellfeed.store.engines.mysql.cells import MICROSECONDS
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.replication import SEMI_SYNC_SETTINGS
+from cellfeed.store.engines.mysql.semi_sync import SEMI_SYNC_SETTINGS
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.engines.mysql.statements import is_mariadb, query
 from cellfeed.store.errors import ShardMoving
@@ -126,6 +126,23 @@ class MySqlCounters:
             f"CASE WHEN ({self._token}) = {sum(sums.values())} THEN '' ELSE"
             f" ({self._of_ranges.format(known=known)}) END"
         )
+
+    def heads_since(self, mark: object | None, token: int) -> HeadChanges:
+        """As the contract's. ``token`` was read before the heads, as in the embedded engine."""
+        before = mark if isinstance(mark, HeadChanges) else None
+        if before is not None and before.mark == token:
+            return HeadChanges({}, before)
+        heads = self.heads()
+        changed = heads if before is None else changed_since(before.heads, heads)
+        return HeadChanges(changed, HeadChanges(heads, token))
+
+    def leader_epochs(self, shard: int) -> list[tuple[int, int]]:
+        """As the contract's."""
+        sql = (
+            f"SELECT leader_epoch, first_added_id FROM {self._meta}.leader_epoch WHERE shard ="
+            f" {shard} ORDER BY leader_epoch"
+        )
+        return [(int(epoch), int(first)) for epoch, first in self._server.rows(sql)]
 
     def change_token(self) -> int:
         with self._server.connection() as connection:

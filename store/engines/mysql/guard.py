@@ -32,7 +32,6 @@ from collections.abc import Callable, Sequence
 from random import uniform
 from typing import Any, Final
 
-import msgspec
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
@@ -46,31 +45,21 @@ from cellfeed.store.engines.mysql.errors import (
     failed,
     worth_another_try,
 )
-from cellfeed.store.engines.mysql.replication import SEMI_SYNC_SETTINGS, confirm_by_minion
+from cellfeed.store.engines.mysql.guard_sql import (
+    CONFIRMED_KEY,
+    DURABLE_SETTINGS,
+    GuardSql,
+)
+from cellfeed.store.engines.mysql.role_terms import decoded
+from cellfeed.store.engines.mysql.semi_sync import confirm_by_minion
 from cellfeed.store.engines.mysql.statements import commit_script, query, run_script
 from cellfeed.store.errors import (
-    DataDamaged,
-    ForeignServer,
     ProtectData,
     StaleWriter,
     StorageUnavailable,
 )
 from cellfeed.store.failpoints import marked
-from cellfeed.store.histories import is_same_history, refuse_other_history
-
-ROLE_KEY: Final = "cluster/role"
-"""The state entry with the cluster's role (:mod:`cellfeed.store.clusters.model.roles`)."""
-
-CONFIRMED_KEY: Final = "cluster/confirmed"
-"""The state entry that a master writes to learn that a minion has its binary log."""
-
-DURABLE_SETTINGS: Final = {"sync_binlog": 1, "innodb_flush_log_at_trx_commit": 1}
-"""The settings that a write checks on every master. They are the operator's: nothing sets them from
-here."""
-
-_WAITS: Final = " AND ".join(
-    f"@@GLOBAL.{name} = {value}" for name, value in SEMI_SYNC_SETTINGS.items()
-)
+from cellfeed.store.histories import refuse_other_history
 
 ATTEMPTS_MAX: Final = 5
 PAUSE_S: Final = 0.01
@@ -84,73 +73,12 @@ def guard_failed(error: BaseException) -> bool:
     return isinstance(error, StatementFailed) and error_code(error) == ER.SUBQUERY_NO_1_ROW
 
 
-class _RoleTerms(msgspec.Struct, frozen=True):
-    """The part of a role that a guard compares."""
-
-    cluster: str
-    epoch: int
-    semi_sync: bool = False
-    history_id: str = ""
-
-
-class Guard:
+class Guard(GuardSql):
     """The guard of the writes to one server. ``meta`` is the meta database, a checked name."""
 
     def __init__(self, server: MySqlServer, meta: str) -> None:
+        super().__init__(meta)
         self._server = server
-        self._meta = meta
-        self._role = f"SELECT value FROM {meta}.state_entry WHERE entry_key = '{ROLE_KEY}'"
-
-    def condition(self, terms: WriteTerms | None) -> str:
-        """The SQL expression that is true where a write under these terms is allowed."""
-        server = [
-            "@@GLOBAL.read_only = 0",
-            *(f"@@GLOBAL.{name} = {value}" for name, value in DURABLE_SETTINGS.items()),
-        ]
-        if terms is None:
-            return " AND ".join([*server, f"NOT EXISTS ({self._role})"])
-        wanted = (
-            f'"epoch":{terms.leader_epoch:d},"semi_sync":{"true" if terms.semi_sync else "false"}'
-        )
-        if terms.history_id:
-            wanted += f',"history_id":"{terms.history_id}"'
-        same = self._role.replace(
-            "value", f"JSON_CONTAINS(CONVERT(value USING utf8mb4), '{{{wanted}}}')", 1
-        )
-        waiting = [_WAITS] if terms.semi_sync else []
-        return " AND ".join([*server, f"({same}) = 1", *waiting])
-
-    def statement(self, terms: WriteTerms | None, more: Sequence[str] = ()) -> str:
-        """The SELECT that fails unless the condition holds, and the ``more`` that the caller
-        asks."""
-        rows = f"SELECT 1 FROM {self._meta}.state_revision UNION ALL SELECT 2 UNION ALL SELECT 3"
-        return f"SELECT IF({' AND '.join([self.condition(terms), *more])}, 1, ({rows}))"
-
-    def check_server(self, connection: Connection[Any], cluster: str, history_id: str) -> None:
-        """Raises ForeignServer unless the server that the connection reaches is a node of this
-        cluster and history."""
-        [(value,)] = query(connection, f"SELECT ({self._role})")
-        role = self._decoded(value)
-        if role is None:
-            raise ForeignServer(
-                f"{self._server} reports no role: a restore or a copy to it is under way, or it is"
-                " another server than it was"
-            )
-        if role.cluster != cluster or not is_same_history(role.history_id, history_id):
-            raise ForeignServer(
-                f"{self._server} is a server of cluster {role.cluster!r} in history"
-                f" {role.history_id}, and {cluster!r} is in history {history_id}: another server"
-                " has the node's address; name the node's own in the configuration"
-            )
-
-    def after_commit(self, terms: WriteTerms | None) -> list[str]:
-        """Statements for the packet of a COMMIT that waits for a minion, behind it: a SELECT that
-        fails where nobody makes it wait any more, so that it may have been answered without a
-        minion."""
-        if terms is None or not terms.semi_sync:
-            return []
-        rows = f"SELECT 1 FROM {self._meta}.state_revision UNION ALL SELECT 2 UNION ALL SELECT 3"
-        return [f"SELECT IF({_WAITS}, 1, ({rows}))"]
 
     def explain(self, connection: Connection[Any], terms: WriteTerms | None) -> None:
         """Raises the error of the guard's condition that failed: StorageUnavailable, StaleWriter or
@@ -158,7 +86,7 @@ class Guard:
         is tried again."""
         durable = [f"@@GLOBAL.{name} + 0" for name in DURABLE_SETTINGS]
         [(read_only, value, *found)] = query(
-            connection, f"SELECT @@GLOBAL.read_only + 0, ({self._role}), {', '.join(durable)}"
+            connection, f"SELECT @@GLOBAL.read_only + 0, ({self.role}), {', '.join(durable)}"
         )
         if int(read_only):
             raise StorageUnavailable(f"{self._server}: nothing written: it is read-only")
@@ -169,7 +97,7 @@ class Guard:
                     f" machine would lose commits; `SET GLOBAL {name} = {wanted}`, and set it in"
                     " the server's configuration file"
                 )
-        role = self._decoded(value)
+        role = decoded(self._server, value)
         if terms is None:
             if role is not None:
                 raise ProtectData(
@@ -293,14 +221,6 @@ class Guard:
             f"{self._server}: nothing written: its role or its settings change all the time; try"
             " again"
         )
-
-    def _decoded(self, value: bytes | None) -> _RoleTerms | None:
-        try:
-            return None if value is None else msgspec.json.decode(value, type=_RoleTerms)
-        except msgspec.MsgspecError as error:
-            raise DataDamaged(
-                f"{self._server}: the state entry {ROLE_KEY!r} is no role: {error}"
-            ) from error
 
 
 def _mode(semi_sync: bool) -> str:

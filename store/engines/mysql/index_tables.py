@@ -7,9 +7,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from cellfeed.store.engines.contract.indexes import (
-    IndexTable,
-)
+from cellfeed.store.engines.contract.index_values import IndexTable
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.index_sql import (
     columns_of,

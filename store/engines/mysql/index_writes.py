@@ -20,12 +20,7 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from cellfeed.store.engines.contract.index_fences import Fences
-from cellfeed.store.engines.contract.indexes import (
-    NOTHING,
-    UNFENCED,
-    Entry,
-    IndexTable,
-)
+from cellfeed.store.engines.contract.index_values import NOTHING, UNFENCED, Entry, IndexTable
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.index_sql import (
     columns_of,

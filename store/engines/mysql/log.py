@@ -1,6 +1,7 @@
 """Reads of a shard's log on one server: scans, and searches by time and for newer cells.
 
-The rows themselves are :mod:`cellfeed.store.engines.mysql.cells`'s.
+The rows themselves are :mod:`cellfeed.store.engines.mysql.cells`'s, framed answers
+:mod:`cellfeed.store.engines.mysql.frames`'s.
 
 A log has no gaps (E2), so a cell missing between others is damage. A cell missing behind them may
 not have been written yet. So the scan reads the counter, which says which ids are given out, and
@@ -22,18 +23,10 @@ from cellfeed.store.engines.contract.log_start import check_scan
 from cellfeed.store.engines.contract.read_bounds import decoded, within_scan
 from cellfeed.store.engines.contract.scan_gaps import has_gap, refuse_gap
 from cellfeed.store.engines.contract.values import LogRange
-from cellfeed.store.engines.mysql.cells import (
-    CURE,
-    ROWS_MAX,
-    SMALL_FRAMED,
-    cells_within,
-    from_location,
-    read_cells,
-    sql_moment,
-    unframe,
-)
+from cellfeed.store.engines.mysql.cells import CURE, cells_within, from_location, sql_moment
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.counters import MySqlCounters
+from cellfeed.store.engines.mysql.frames import ROWS_MAX, SMALL_FRAMED, read_cells, unframe
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import Trimmed
 from cellfeed.store.limits import SCAN_BYTES_MAX, SCAN_DECODED_BYTES_MAX

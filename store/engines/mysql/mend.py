@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import pymysql
 
-from cellfeed.store.cells.body_codec import without_body
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.cells.from_stored import without_body
 from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, parts, row_literal, stored_cell
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.digest import is_fit, raw_rows

@@ -19,22 +19,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from random import uniform
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import pymysql
 from crc32c import crc32c
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.checksum import pack_key
-from cellfeed.store.engines.contract.repeated_cells import (
-    repeated,
-    without_erased,
-)
+from cellfeed.store.cells.put_result import PutResult
+from cellfeed.store.engines.contract.repeated_cells import without_erased
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.cells import INSERT_COLUMNS, parts
 from cellfeed.store.engines.mysql.connections import MySqlServer
+from cellfeed.store.engines.mysql.encoding import Encode, Encoding, PutEncoding
 from cellfeed.store.engines.mysql.errors import commit_failed, error_code, worth_another_try
 from cellfeed.store.engines.mysql.locked_counters import (
     ATTEMPTS_MAX,
@@ -45,6 +44,7 @@ from cellfeed.store.engines.mysql.locked_counters import (
     counters_update,
     sql_moments,
 )
+from cellfeed.store.engines.mysql.new_cells import NewRow, give_ids, pieces
 from cellfeed.store.engines.mysql.put_lookups import erased_rows, stored_before
 from cellfeed.store.engines.mysql.shard_statements import ShardStatements
 from cellfeed.store.engines.mysql.statements import Pipeline, commit_script, query
@@ -52,28 +52,6 @@ from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.put.before_insert", "mysql.put.before_commit", "mysql.put.after_commit")
-
-_PIECE_CELLS: Final = 1_000
-"""New cells from which on the ready ones are sent: some ten milliseconds of the server's time,
-against a fraction of one for another packet."""
-
-Encode = Callable[[Sequence[NewCell]], Sequence[bytes]]
-"""Makes the stored bodies of cells."""
-
-
-class Encoding(NamedTuple):
-    """How a put's bodies are encoded, and with which dictionaries, by their ids: these must be in
-    use still when the put holds its locks."""
-
-    encode: Encode
-    dictionary_ids: frozenset[int]
-
-
-class _New(NamedTuple):
-    """A cell to be written, and its id."""
-
-    cell: NewCell
-    added_id: int
 
 
 class PutStatements(ShardStatements):
@@ -85,8 +63,10 @@ class PutStatements(ShardStatements):
         meta: str,
         shard_database: Callable[[int], str],
         counters: CounterLocks,
+        encoding: PutEncoding,
     ) -> None:
         super().__init__(server, meta, shard_database, counters)
+        self._encoding = encoding
         self._columns_seen: set[str] = set()
         self._columns_epoch = -1
 
@@ -94,11 +74,10 @@ class PutStatements(ShardStatements):
         self,
         cells: Sequence[NewCell],
         shards: Sequence[int],
-        encoding: Callable[[bool], Encoding],
         terms: WriteTerms | None = None,
     ) -> list[PutResult]:
-        """Outcomes in the order of ``cells``. ``encoding`` is called before each transaction, and
-        may ask the server; with True where a dictionary that it chose was retired since. Raises
+        """Outcomes in the order of ``cells``. The encoding is chosen before each
+        transaction, and may ask the server. Raises
         StorageUnavailable (nothing written), OutcomeUnknown, or StaleWriter (nothing written) when
         the shards have another leader epoch than that of the terms given."""
         if terms is not None and terms.leader_epoch != self._columns_epoch:
@@ -106,11 +85,13 @@ class PutStatements(ShardStatements):
             # gone.
             self._columns_seen.clear()
             self._columns_epoch = terms.leader_epoch
-        new_columns = sorted({cell.column_name for cell in cells} - self._columns_seen)
+        columns = {cell.column_name for cell in cells}
+        new_columns = sorted(columns - self._columns_seen)
         retired = False
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                results = self._run_once(cells, shards, encoding(retired), terms, new_columns)
+                encoding = self._encoding.of(columns, terms, retired=retired)
+                results = self._run_once(cells, shards, encoding, terms, new_columns)
                 break
             except DictionaryRetired as error:
                 retired = True
@@ -178,7 +159,7 @@ class PutStatements(ShardStatements):
                 erased_rows(connection, self._shard_database, cells, shards, counters),
             )
         failpoint("mysql.put.before_insert")
-        results, new = _give_ids(cells, shards, counters, known)
+        results, new = give_ids(cells, shards, counters, known)
         if not new:
             query(connection, "ROLLBACK")
             return results
@@ -196,7 +177,7 @@ class PutStatements(ShardStatements):
     def _write(
         self,
         connection: Connection[Any],
-        new: Mapping[int, Sequence[_New]],
+        new: Mapping[int, Sequence[NewRow]],
         counters: Mapping[int, Counter],
         encode: Encode,
         last: Sequence[str],
@@ -204,15 +185,15 @@ class PutStatements(ShardStatements):
     ) -> bool:
         """Inserts the cells, runs the last statements and commits. False when the unique key
         complained and everything was rolled back."""
-        pieces = _pieces(new)
+        sent = pieces(new)
         try:
-            if len(pieces) == 1:
+            if len(sent) == 1:
                 statements = [*self._inserts(new, counters, encode), *last]
                 failpoint("mysql.put.before_commit")
                 commit_script(connection, statements, after_commit, silent=True)
             else:
                 pipeline = Pipeline(connection)
-                for piece in pieces:
+                for piece in sent:
                     pipeline.send(self._inserts(piece, counters, encode))
                 pipeline.send(last)
                 pipeline.finish()
@@ -226,7 +207,7 @@ class PutStatements(ShardStatements):
         return True
 
     def _inserts(
-        self, new: Mapping[int, Sequence[_New]], counters: Mapping[int, Counter], encode: Encode
+        self, new: Mapping[int, Sequence[NewRow]], counters: Mapping[int, Counter], encode: Encode
     ) -> list[str]:
         bodies = iter(encode([each.cell for cells in new.values() for each in cells]))
         moments = sql_moments(counters)
@@ -248,39 +229,3 @@ class PutStatements(ShardStatements):
                 for part in parts(values)
             ]
         return statements
-
-
-def _give_ids(
-    cells: Sequence[NewCell],
-    shards: Sequence[int],
-    counters: Mapping[int, Counter],
-    known: Sequence[PutResult | int | None],
-) -> tuple[list[PutResult], dict[int, list[_New]]]:
-    """The result of each cell, and by shard the cells that are to be written, in the order of their
-    ids. Moves the counters."""
-    results: list[PutResult] = []
-    new: dict[int, list[_New]] = {}
-    for cell, shard, before in zip(cells, shards, known, strict=True):
-        if isinstance(before, PutResult):
-            results.append(before)
-        elif before is not None:
-            results.append(repeated(cells[before], results[before], cell))
-        else:
-            counter = counters[shard]
-            results.append(PutResult(Outcome.STORED, shard, counter.next_added_id))
-            new.setdefault(shard, []).append(_New(cell, counter.next_added_id))
-            counter.next_added_id += 1
-    return results, new
-
-
-def _pieces(new: Mapping[int, Sequence[_New]]) -> list[dict[int, Sequence[_New]]]:
-    """The shards' cells in pieces of ``_PIECE_CELLS``, or up to a shard's more."""
-    pieces: list[dict[int, Sequence[_New]]] = [{}]
-    count = 0
-    for shard, cells in new.items():
-        if count >= _PIECE_CELLS:
-            pieces.append({})
-            count = 0
-        pieces[-1][shard] = cells
-        count += len(cells)
-    return pieces

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, PutResult, Triple
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, Triple
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.engines.contract.repeated_cells import (
     StoredTriple,
     not_compared,

@@ -30,8 +30,8 @@ from cellfeed.store.failpoints import marked
 
 
 class MySqlState:
-    """:class:`cellfeed.store.engines.contract.engine.NodeStateTable`. Keys are compared as UTF-8
-    bytes. ``terms``: of the commits that bring none of their own."""
+    """:class:`cellfeed.store.engines.contract.state_table.NodeStateTable`. Keys are compared as
+    UTF-8 bytes. ``terms``: of the commits that bring none of their own."""
 
     def __init__(self, server: MySqlServer, meta: str, terms: WriteTerms | None = None) -> None:
         self._server = server

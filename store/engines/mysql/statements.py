@@ -15,7 +15,7 @@ from cellfeed.store.engines.mysql.errors import StatementFailed, error_code
 
 PACKET_BYTES_MAX: Final = 16 << 20
 """Statements that are sent together, in bytes; half of the packet that a server must take
-(``mysql_checks.PACKET_BYTES_MIN``), for one statement may be as large."""
+(``server_rules.PACKET_BYTES_MIN``), for one statement may be as large."""
 
 
 def is_mariadb(connection: Connection[Any]) -> bool:

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from cellfeed.store.cells import known_dictionaries
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC
-from cellfeed.store.cells.cell import NewCell, PutResult, StoredCell, Triple
+from cellfeed.store.cells.cell import NewCell, StoredCell, Triple
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import check_shard, check_shard_count, shard_of, shards_of
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import (
     ErasedStep,
     Head,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.index_fences import Fences
-from cellfeed.store.engines.contract.indexes import (
+from cellfeed.store.engines.contract.index_values import (
     NOTHING,
     UNFENCED,
     Current,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
-from cellfeed.store.engines.contract.indexes import RowRefs, RowsBelow
+from cellfeed.store.engines.contract.index_values import RowRefs, RowsBelow
 from cellfeed.store.engines.contract.values import LocatedCell
 from cellfeed.store.engines.sqlite.cells import (
     ADDED_ID_BITS,

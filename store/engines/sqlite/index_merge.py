@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from cellfeed.store.engines.contract.indexes import Entry, IndexTable
+from cellfeed.store.engines.contract.index_values import Entry, IndexTable
 from cellfeed.store.engines.index_sql import columns_of, values_of
 
 _ROWS_TOGETHER: Final = 500

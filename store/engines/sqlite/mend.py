@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from cellfeed.store.cells.body_codec import without_body
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell
+from cellfeed.store.cells.from_stored import without_body
 from cellfeed.store.engines.sqlite.cells import INSERT_CELL, counter_of, position_of, row_of
 from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.engines.sqlite.store_files import CELLS_FILE

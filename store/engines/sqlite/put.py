@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.checksum import pack_key
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.engines.contract.repeated_cells import (
     StoredTriple,
     not_compared,

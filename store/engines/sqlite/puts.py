@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cellfeed.store.cells.body_codec import DEFAULT_CODEC, encode_cells
-from cellfeed.store.cells.cell import NewCell, PutResult
-from cellfeed.store.engines.contract.dictionaries import DictionariesOfPuts
+from cellfeed.store.cells.body_codec import DEFAULT_CODEC
+from cellfeed.store.cells.body_encoding import encode_cells
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
+from cellfeed.store.engines.contract.dictionaries_of_puts import DictionariesOfPuts
 from cellfeed.store.engines.sqlite.dictionaries import SqliteDictionaries, are_in_use
 from cellfeed.store.engines.sqlite.files import SqliteFile
 from cellfeed.store.engines.sqlite.put import PutTransaction

@@ -23,7 +23,7 @@ INSERT OR IGNORE INTO revision VALUES (1, 0);
 
 
 class SqliteState:
-    """:class:`cellfeed.store.engines.contract.engine.StateTable`. Keys are compared as UTF-8
+    """:class:`cellfeed.store.engines.contract.state_table.StateTable`. Keys are compared as UTF-8
     bytes."""
 
     def __init__(self, place: Path | SqliteFile) -> None:

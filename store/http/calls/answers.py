@@ -15,19 +15,14 @@ from cellfeed.store.api import Location, ShardCells
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.errors import WrongAnswer
-from cellfeed.store.http.messages import (
-    CellMessage,
-    CellsMessage,
+from cellfeed.store.http.index_messages import IndexPageMessage, index_page_of
+from cellfeed.store.http.log_messages import (
     HeadsMessage,
-    IndexPageMessage,
-    RowMessage,
-    RowsMessage,
     ShardCellsMessage,
     ShardsCellsMessage,
-    cell_of,
-    index_page_of,
     shard_cells_of,
 )
+from cellfeed.store.http.messages import CellMessage, CellsMessage, RowMessage, RowsMessage, cell_of
 from cellfeed.store.indexes.request import IndexPage
 
 

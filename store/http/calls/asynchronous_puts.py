@@ -11,7 +11,8 @@ import asyncio
 import threading
 
 from cellfeed.store import forks
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown
 from cellfeed.store.http.calls.asynchronous import Asynchronous
 from cellfeed.store.http.calls.datastore import DatastoreCalls

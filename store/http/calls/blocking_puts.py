@@ -13,7 +13,8 @@ from collections import deque
 from typing import Final
 
 from cellfeed.store import forks
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown
 from cellfeed.store.http.calls.blocking import Blocking
 from cellfeed.store.http.calls.datastore import DatastoreCalls

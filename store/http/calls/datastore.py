@@ -10,60 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from cellfeed.store.api import CellToPut, ErasedRow, Location, ReadFrom, RowKey, ShardCells
-from cellfeed.store.arguments import (
-    check_datastore_name,
-    check_key_count,
-    check_scan_limit,
-    checked_item,
-)
-from cellfeed.store.cells.cell import (
-    Cell,
-    NewCell,
-    PutResult,
-    check_column_name,
-    check_ref_key,
-    check_row_key,
-)
+from cellfeed.store.arguments import check_datastore_name, check_key_count, checked_item
+from cellfeed.store.cells.cell import Cell, NewCell, check_column_name, check_ref_key, check_row_key
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import check_shard, shard_of
-from cellfeed.store.commit.put_batches import batches, results_from_failure
+from cellfeed.store.commit.put_batches import batches
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.errors import (
-    AnswerTooLarge,
-    CellfeedError,
-    InvalidRequest,
-    OutcomeUnknown,
-)
+from cellfeed.store.errors import AnswerTooLarge, InvalidRequest
 from cellfeed.store.followed import checked_wanted
-from cellfeed.store.http.calls.answers import (
-    Asked,
-    heads_asked,
-    index_page_asked,
-    piece_asked,
-    pieces_asked,
-    row_asked,
-    rows_asked,
-)
-from cellfeed.store.http.calls.fields import decoded, key_text, location_text, replica_fields
+from cellfeed.store.http.calls.answers import Asked, heads_asked, row_asked, rows_asked
+from cellfeed.store.http.calls.erase import erase_row
+from cellfeed.store.http.calls.fields import key_text, replica_fields
 from cellfeed.store.http.calls.follows import FollowCall
-from cellfeed.store.http.calls.puts import put_batch, put_one
+from cellfeed.store.http.calls.index_query import query_index
+from cellfeed.store.http.calls.log_reads import read_piece, read_pieces
+from cellfeed.store.http.calls.puts import put_batch, put_batches, put_one
 from cellfeed.store.http.calls.reads import read_cell, read_cells, read_rows_in_pages
 from cellfeed.store.http.calls.requests import Requests
 from cellfeed.store.http.calls.steps import Steps
 from cellfeed.store.http.calls.waits import wait_for
-from cellfeed.store.http.messages import (
-    ErasedRowMessage,
-    HeadsMessage,
-    IndexPageMessage,
-    RowMessage,
-    RowsMessage,
-    ShardCellsMessage,
-    ShardsCellsMessage,
-    head_of,
-)
-from cellfeed.store.indexes.definition import check_index_name
+from cellfeed.store.http.log_messages import HeadsMessage, head_of
+from cellfeed.store.http.messages import RowMessage, RowsMessage
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions, check_wait_for
 from cellfeed.store.limits import PUT_TIMEOUT_S
 from cellfeed.store.waiting import Passed, WaitOptions
@@ -135,40 +105,17 @@ class DatastoreCalls:
             yield from self.shards()
             checked = [checked_item(item, self._known_shards) for item in items]
         accepted = [cell for cell in checked if isinstance(cell, NewCell)]
-        written = iter((yield from self._put_in_batches(accepted)))
-        return [next(written) if isinstance(cell, NewCell) else cell for cell in checked]
-
-    def _put_in_batches(self, cells: Sequence[NewCell]) -> Steps[list[PutResult]]:
-        """As :func:`cellfeed.store.commit.put_batches.put_in_batches`."""
-        requests = list(batches(cells))
+        requests = list(batches(accepted))
         # A later failure names the shard of each of its cells.
         shards = (yield from self.shards()) if len(requests) > 1 else 0
-        results: list[PutResult] = []
-        for batch in requests:
-            try:
-                results += yield from self.put_new_cells(batch, self.deadline())
-            except CellfeedError as error:
-                if not results:
-                    raise
-                return results + results_from_failure(
-                    cells[len(results) :],
-                    len(batch),
-                    error,
-                    lambda cell: shard_of(cell.row_key, shards),
-                )
-        return results
+        written = iter((yield from put_batches(requests, self._put_batch, shards)))
+        return [next(written) if isinstance(cell, NewCell) else cell for cell in checked]
+
+    def _put_batch(self, cells: Sequence[NewCell]) -> Steps[list[PutResult]]:
+        return self.put_new_cells(cells, self.deadline())
 
     def erase_row(self, row_key: RowKey) -> Steps[ErasedRow]:
-        answer = yield from self._requests.call(
-            "DELETE", f"/rows/{key_text(row_key)}", b"", self.deadline(), writes=True
-        )
-        erased = decoded(answer, ErasedRowMessage, OutcomeUnknown)
-        if erased.row_key.bytes != check_row_key(row_key):
-            raise OutcomeUnknown(
-                f"a worker answered an erasure of row {key_text(row_key)} with one of row"
-                f" {erased.row_key}; erase it again to know"
-            )
-        return ErasedRow(erased.shard, erased.added_id, erased.cells, erased.kept)
+        return erase_row(self._requests, row_key)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -237,40 +184,15 @@ class DatastoreCalls:
         self, shard_no: int, location: Location, limit: int
     ) -> Steps[ShardCells]:
         check_shard(shard_no, (yield from self.shards()))
-        asked = urlencode({"location": location_text(location), "limit": check_scan_limit(limit)})
-        return (
-            yield from self._requests.get(
-                f"/shards/{shard_no}/cells?{asked}",
-                ShardCellsMessage,
-                lambda message: piece_asked(message, shard_no, location, limit),
-            )
-        )
+        return (yield from read_piece(self._requests, shard_no, location, limit))
 
     def get_cells_for_shards(
         self, locations: Mapping[int, Location], limit: int
     ) -> Steps[dict[int, ShardCells]]:
         shards = yield from self.shards()
-        wanted = [
-            {"shard": check_shard(shard, shards), "location": location_text(location)}
-            for shard, location in locations.items()
-        ]
-        asked = {"locations": wanted, "limit": check_scan_limit(limit)}
-        try:
-            return (
-                yield from self._requests.post(
-                    "/shards/cells",
-                    asked,
-                    ShardsCellsMessage,
-                    lambda message: pieces_asked(message, locations, limit),
-                )
-            )
-        except AnswerTooLarge:
-            if len(locations) < 2:
-                raise
-            some = list(locations.items())
-            half = len(some) // 2
-            first = yield from self.get_cells_for_shards(dict(some[:half]), limit)
-            return first | (yield from self.get_cells_for_shards(dict(some[half:]), limit))
+        for shard in locations:
+            check_shard(shard, shards)
+        return (yield from read_pieces(self._requests, locations, limit))
 
     def heads(self) -> Steps[dict[int, Head]]:
         heads = (yield from self._heads()).heads
@@ -286,27 +208,10 @@ class DatastoreCalls:
         self, name: str, shard_value: Any, where: Sequence[Filter], how: QueryOptions
     ) -> Steps[IndexPage]:
         """As :meth:`cellfeed.store.datastore.Datastore.query_index`."""
-        asked: dict[str, Any] = {**how, "wait_for": []}
+        places: dict[int, int] = {}
         if how.get("wait_for"):
-            shards = yield from self.shards()
-            asked["wait_for"] = list(check_wait_for(how.get("wait_for"), shards).items())
-        asked |= {
-            "shard_value": list(shard_value) if isinstance(shard_value, set) else shard_value,
-            "where": list(where),
-        }
-        try:
-            return (
-                yield from self._requests.post(
-                    f"/indexes/{quote(check_index_name(name))}/query",
-                    asked,
-                    IndexPageMessage,
-                    index_page_asked,
-                )
-            )
-        except TypeError as error:
-            raise InvalidRequest(
-                f"a value of the query is of no type that JSON has: {error}"
-            ) from None
+            places = check_wait_for(how.get("wait_for"), (yield from self.shards()))
+        return (yield from query_index(self._requests, name, shard_value, where, how, places))
 
     # --- waiting ----------------------------------------------------------------------------------
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from cellfeed.store.cells.cell import (
-    NewCell,
-    Outcome,
-    PutResult,
-)
-from cellfeed.store.cells.sharding import shards_of
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome, PutResult
+from cellfeed.store.cells.sharding import shard_of, shards_of
+from cellfeed.store.commit.put_batches import results_from_failure
 from cellfeed.store.errors import (
     CellfeedError,
     OutcomeUnknown,
@@ -41,6 +39,29 @@ def put_one(
     result = put_result(decoded(content, PutResultMessage, OutcomeUnknown))
     check_shards([cell], [result], shards)
     return result
+
+
+def put_batches(
+    batches: Sequence[Sequence[NewCell]],
+    put: Callable[[Sequence[NewCell]], Steps[list[PutResult]]],
+    shards: int,
+) -> Steps[list[PutResult]]:
+    """As :func:`cellfeed.store.commit.put_batches.put_in_batches`."""
+    cells = [cell for batch in batches for cell in batch]
+    results: list[PutResult] = []
+    for batch in batches:
+        try:
+            results += yield from put(batch)
+        except CellfeedError as error:
+            if not results:
+                raise
+            return results + results_from_failure(
+                cells[len(results) :],
+                len(batch),
+                error,
+                lambda cell: shard_of(cell.row_key, shards),
+            )
+    return results
 
 
 def put_batch(

@@ -21,7 +21,8 @@ import time
 from collections import deque
 from typing import Final, Generic, Protocol, TypeVar
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.calls.datastore import DatastoreCalls
 from cellfeed.store.http.calls.steps import Steps

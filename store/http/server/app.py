@@ -9,27 +9,19 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from litestar import Litestar, Request
+from litestar import Litestar
 from litestar.datastructures import State
-from litestar.exceptions import (
-    HTTPException,
-    MethodNotAllowedException,
-    NotFoundException,
-    ValidationException,
-)
-from litestar.response import Response
+from litestar.exceptions import HTTPException
 from prometheus_client.registry import Collector
 
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import (
     CellfeedError,
-    InvalidRequest,
     MethodNotAllowed,
     OtherHistory,
     Overloaded,
     UnknownDatastore,
-    UnknownRoute,
 )
 from cellfeed.store.http.messages import HISTORY, REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
 from cellfeed.store.http.server.asgi import (
@@ -43,18 +35,15 @@ from cellfeed.store.http.server.asgi import (
 )
 from cellfeed.store.http.server.direct import DirectRequests, Handler
 from cellfeed.store.http.server.follow import FollowRoute
+from cellfeed.store.http.server.framework_errors import answer_error, as_error
+from cellfeed.store.http.server.handlers import NegotiatedResponse
 from cellfeed.store.http.server.health import OPERATION_ROUTES
 from cellfeed.store.http.server.index_query import IndexQueryRoute
 from cellfeed.store.http.server.metrics import WorkerMetrics
 from cellfeed.store.http.server.openapi import openapi_config
 from cellfeed.store.http.server.puts import PutRoutes
 from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
-from cellfeed.store.http.server.reads import (
-    READ_GUARDS,
-    READ_ROUTES,
-    NegotiatedResponse,
-    plain_scope,
-)
+from cellfeed.store.http.server.reads import READ_GUARDS, READ_ROUTES
 from cellfeed.store.http.server.responses import as_put_error, send_error
 from cellfeed.store.http.server.wait import WAIT_THREADS, wait
 
@@ -110,9 +99,9 @@ class WorkerApp:
             guards=list(READ_GUARDS),
             response_class=NegotiatedResponse,
             exception_handlers={
-                CellfeedError: _answer_error,
-                HTTPException: _answer_error,
-                Exception: _answer_error,
+                CellfeedError: answer_error,
+                HTTPException: answer_error,
+                Exception: answer_error,
             },
             openapi_config=openapi_config(),
             state=State(
@@ -187,7 +176,7 @@ class WorkerApp:
                 (
                     as_put_error(problem)
                     if route in ("put_one", "put_many")
-                    else _as_error(problem, scope)
+                    else as_error(problem, scope)
                 ),
             )
         finally:
@@ -219,34 +208,3 @@ class WorkerApp:
             raise MethodNotAllowed(
                 f"{scope['method']} is not a method of {ascii(scope['path'])[:200]}; POST is"
             )
-
-
-def _answer_error(request: Request[Any, Any, Any], problem: Exception) -> Response[Any]:
-    if isinstance(problem, PeerGone):
-        raise problem
-    error = _as_error(problem, plain_scope(request))
-    if error.code == CellfeedError.code:
-        _log.error("%s %s failed", request.method, request.scope["path"], exc_info=problem)
-    return NegotiatedResponse(error, status_code=error.http_status)
-
-
-def _as_error(problem: Exception, scope: Scope) -> CellfeedError:
-    if isinstance(problem, CellfeedError):
-        return problem
-    path = ascii(scope["path"])[:200]
-    if isinstance(problem, ValidationException):
-        reasons = [
-            f"{item.get('key')}: {item.get('message')}"
-            for item in problem.extra or ()
-            if isinstance(item, dict)
-        ]
-        return InvalidRequest(f"request {path}: {'; '.join(reasons) or problem.detail}")
-    if isinstance(problem, MethodNotAllowedException):
-        return MethodNotAllowed(f"{scope['method']} is not a method of {path}")
-    if isinstance(problem, NotFoundException):
-        return UnknownRoute(f"there is no path {path}; /schema lists those that are")
-    if isinstance(problem, HTTPException) and problem.status_code < 500:
-        return InvalidRequest(f"request {path}: {problem.detail}")
-    return CellfeedError(
-        f"{type(problem).__name__} while the request was answered; the worker's log has the trace"
-    )

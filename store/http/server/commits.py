@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.commit.put_answers import PutAnswer
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError

@@ -29,17 +29,18 @@ from cellfeed.store.errors import (
     Unavailable,
 )
 from cellfeed.store.followed import BOOKMARK_S, EARLIEST, LATEST, Wanted, checked_wanted
-from cellfeed.store.following.heads import HeadWatch, LogHeads
+from cellfeed.store.following.head_watch import HeadWatch
+from cellfeed.store.following.heads import LogHeads
 from cellfeed.store.following.reading import Piece, read_pieces
 from cellfeed.store.following.start import check_token, followed_shards, start_positions
 from cellfeed.store.following.state import FollowState
 from cellfeed.store.http.follow_messages import FollowLine, FollowMessage
 from cellfeed.store.http.messages import ErrorMessage, cell_message
 from cellfeed.store.http.server.asgi import PeerGone, Receive, Scope, Send, read_body
+from cellfeed.store.http.server.documents import message_from
 from cellfeed.store.http.server.follow_heads import FollowedHeads
 from cellfeed.store.http.server.query import location_from
 from cellfeed.store.http.server.read_pool import ReadPool
-from cellfeed.store.http.server.requests import message_from
 from cellfeed.store.http.server.responses import media_type_of, start_stream
 from cellfeed.store.limits import HTTP_BODY_BYTES_MAX
 

@@ -17,7 +17,8 @@ from uuid import uuid4
 from cellfeed.store.background import keep_running
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import CellfeedError
-from cellfeed.store.following.heads import POLL_INTERVAL_S, HeadWatch, LogHeads
+from cellfeed.store.following.head_watch import HeadWatch
+from cellfeed.store.following.heads import POLL_INTERVAL_S, LogHeads
 from cellfeed.store.repeated_warnings import RepeatedWarning
 from cellfeed.store.wakeups import Listener
 

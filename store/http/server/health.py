@@ -11,8 +11,8 @@ from litestar.response import Response
 
 from cellfeed.store.background import troubles
 from cellfeed.store.errors import CellfeedError, Unavailable
+from cellfeed.store.http.server.handlers import ReadState
 from cellfeed.store.http.server.metrics import METRICS_MEDIA_TYPE, WorkerMetrics
-from cellfeed.store.http.server.reads import ReadState
 
 READY_TIMEOUT_S: Final = 2.0
 """A storage that does not answer within this is not ready: far above any healthy read, below the

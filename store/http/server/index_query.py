@@ -12,12 +12,13 @@ from typing import Final
 
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
-from cellfeed.store.http.messages import JSON, IndexQueryMessage, index_page_message
+from cellfeed.store.http.index_messages import IndexQueryMessage, index_page_message
+from cellfeed.store.http.messages import JSON
 from cellfeed.store.http.server.asgi import Receive, Scope, Send, read_body
 from cellfeed.store.http.server.direct import Handler, Respond
+from cellfeed.store.http.server.documents import message_from
 from cellfeed.store.http.server.query import check_query_string
 from cellfeed.store.http.server.read_pool import ReadPool
-from cellfeed.store.http.server.requests import message_from
 from cellfeed.store.http.server.responses import encoded, media_type_of, send_message
 from cellfeed.store.indexes.request import IndexPage, check_wait_for, check_wait_s
 from cellfeed.store.limits import HTTP_BODY_BYTES_MAX

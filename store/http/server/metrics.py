@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from cellfeed.store.cells.cell import Outcome, PutResult
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.http.server.cluster_metrics import ClusterMetrics

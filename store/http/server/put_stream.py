@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from cellfeed.store.cells.cell import Outcome, PutResult
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.errors import BodyTooLarge, StorageUnavailable
 from cellfeed.store.http.server.asgi import Message, PeerGone, Receive, Send
 from cellfeed.store.http.server.requests import PutItem, put_line

@@ -19,7 +19,8 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from cellfeed.store.cells.cell import NewCell, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.commit.put_answers import PutAnswer
 from cellfeed.store.datastore import Datastore

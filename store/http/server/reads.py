@@ -4,112 +4,39 @@ which block and therefore run in the read pool."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Any, Final
 from uuid import UUID
 
 from litestar import Request, delete, get, post
-from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
-from litestar.response import Response
-from litestar.response.base import ASGIResponse
 
-from cellfeed.store.api import Location
 from cellfeed.store.cells.cell import Cell, check_row_key
 from cellfeed.store.cells.rows_page import RowsPage
-from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import (
-    AnswerTooLarge,
-    InvalidRequest,
-    NotFound,
-    OutcomeUnknown,
-    StorageUnavailable,
-    UnknownDatastore,
-)
+from cellfeed.store.errors import AnswerTooLarge, NotFound, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.http.messages import (
-    JSON,
-    MSGPACK,
     CellMessage,
     CellsMessage,
     ErasedRowMessage,
     GetCellsMessage,
     GetLatestMessage,
     GetRowsMessage,
-    HeadMessage,
-    HeadsMessage,
     RowMessage,
     RowsMessage,
-    ScanShardsMessage,
-    ShardCellsMessage,
-    ShardsCellsMessage,
     cell_message,
-    shard_cells_message,
 )
-from cellfeed.store.http.server.asgi import Receive, Scope, read_body
-from cellfeed.store.http.server.query import location_from, strict_query
-from cellfeed.store.http.server.read_pool import ReadPool
-from cellfeed.store.http.server.requests import Message, message_from
-from cellfeed.store.http.server.responses import encoded, media_type_of, wants_msgpack
-from cellfeed.store.limits import (
-    COLUMN_NAME_BYTES_MAX,
-    HTTP_BODY_BYTES_MAX,
-    READ_BYTES_MAX,
-    SCAN_CELLS_MAX,
-    SCAN_SHARDS_BYTES_MAX,
+from cellfeed.store.http.server.handlers import (
+    Column,
+    Name,
+    ReadFromParameter,
+    ReadState,
+    Ref,
+    RowKey,
+    known_datastore,
+    message_of,
 )
-
-RowKey = Annotated[str, Parameter(description="A UUID as text.")]
-Column = Annotated[
-    str, Parameter(description=f"A column name, 1 to {COLUMN_NAME_BYTES_MAX} bytes of UTF-8.")
-]
-Ref = Annotated[int, Parameter(description="A signed 64-bit integer.")]
-ReadFromParameter = Annotated[
-    Literal["master", "minion"],
-    Parameter(
-        description=(
-            "Where the read goes first; cells from a minion are `stale`: a later cell may not"
-            " have arrived there."
-        )
-    ),
-]
-From = Annotated[
-    str,
-    Parameter(description="The next added_id to read, or an RFC 3339 timestamp with a time zone."),
-]
-Limit = Annotated[int, Parameter(description=f"At most so many cells, 1 to {SCAN_CELLS_MAX}.")]
-Name = Annotated[str, Parameter(description="The datastore's name.")]
-Shard = Annotated[int, Parameter(description="A shard number, from 0.")]
-
-
-class ReadState(State):
-    """The shared state of the handlers: set once by the app."""
-
-    datastore: Datastore
-    reads: ReadPool
-
-
-class NegotiatedResponse(Response[Any]):
-    """JSON, or MessagePack for a caller that accepts that alone."""
-
-    def to_asgi_response(
-        self, app: Any, request: Request[Any, Any, Any], **settings: Any
-    ) -> ASGIResponse:
-        if isinstance(self.content, bytes):  # the schema pages, which are bytes of their own type
-            return super().to_asgi_response(app, request, **settings)
-        msgpack = wants_msgpack(plain_scope(request))
-        self.content = encoded(self.content, msgpack=msgpack)
-        self.media_type = MSGPACK if msgpack else JSON
-        return super().to_asgi_response(app, request, **settings)
-
-
-def known_datastore(state: ReadState, name: str) -> Datastore:
-    """The worker's datastore, when that is the one asked for. Raises UnknownDatastore."""
-    if name != state.datastore.name:
-        raise UnknownDatastore(
-            f"datastore {ascii(name)[:80]} is not served here; this worker serves"
-            f" {state.datastore.name!r}"
-        )
-    return state.datastore
+from cellfeed.store.http.server.log_reads import get_heads, scan_shard, scan_shards
+from cellfeed.store.http.server.query import strict_query
+from cellfeed.store.limits import READ_BYTES_MAX
 
 
 @get(
@@ -251,62 +178,6 @@ async def erase_row(state: ReadState, datastore: Name, row_key: RowKey) -> Erase
     return ErasedRowMessage(key, erased.shard, erased.added_id, erased.cells, erased.kept)
 
 
-@get(
-    "/v1/{datastore:str}/shards",
-    tags=["logs"],
-    summary="The head of every shard",
-    opt={"query": ()},
-)
-async def get_heads(state: ReadState, datastore: Name) -> HeadsMessage:
-    """``heads[n]`` is shard n."""
-    store = known_datastore(state, datastore)
-    heads = await state.reads.run(store.heads)
-    return HeadsMessage(
-        store.name, store.shards, [HeadMessage(*heads[shard]) for shard in range(store.shards)]
-    )
-
-
-@get(
-    "/v1/{datastore:str}/shards/{shard:int}/cells",
-    tags=["logs"],
-    summary="A piece of a shard's log",
-    opt={"query": ("location", "limit")},
-)
-async def scan_shard(
-    state: ReadState, datastore: Name, shard: Shard, location: From = "0", limit: Limit = 1000
-) -> ShardCellsMessage:
-    """Cells in added_id order from ``location`` on, and the location to continue from."""
-    store = known_datastore(state, datastore)
-    return shard_cells_message(
-        await state.reads.run(store.get_cells_for_shard, shard, location_from(location), limit)
-    )
-
-
-@post(
-    "/v1/{datastore:str}/shards/cells",
-    tags=["logs"],
-    summary="Pieces of many shards' logs",
-    status_code=200,
-    opt={"body": ScanShardsMessage},
-)
-async def scan_shards(
-    state: ReadState, datastore: Name, request: Request[Any, Any, Any]
-) -> ShardsCellsMessage:
-    """One piece per shard asked for, in order. 413 ``answer_too_large``: ask for fewer shards at
-    once."""
-    store = known_datastore(state, datastore)
-    wanted = await message_of(request, ScanShardsMessage)
-    locations: dict[int, Location] = {
-        item.shard: location_from(item.location) for item in wanted.locations
-    }
-    if len(locations) != len(wanted.locations):
-        raise InvalidRequest("request asks for the same shard twice")
-    pieces = await state.reads.run(
-        store.get_cells_for_shards, locations, wanted.limit, bytes_max=SCAN_SHARDS_BYTES_MAX
-    )
-    return ShardsCellsMessage([shard_cells_message(piece) for piece in pieces.values()])
-
-
 READ_ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
     get_cell,
     get_latest,
@@ -325,19 +196,6 @@ _IN_PAGES: Final = (
 )
 
 READ_GUARDS: Final = [strict_query]
-
-
-def plain_scope(request: Request[Any, Any, Any]) -> Scope:
-    """The ASGI scope under Litestar's request."""
-    return cast("Scope", request.scope)
-
-
-async def message_of(request: Request[Any, Any, Any], kind: type[Message]) -> Message:
-    """The body of a request. Raises InvalidRequest."""
-    scope = plain_scope(request)
-    media_type = media_type_of(scope)
-    receive = cast("Receive", request.receive)
-    return message_from(await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type, kind)
 
 
 def _found(cell: Cell | None) -> CellMessage:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cellfeed.store.cells.cell import PutResult
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.errors import (
     CellfeedError,
     OutcomeUnknown,

@@ -14,10 +14,10 @@ from litestar import Request, post
 from cellfeed.store.cells.token import Token
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.http.server.asgi import PeerGone, Receive
+from cellfeed.store.http.server.handlers import Name, ReadState, known_datastore, message_of
 from cellfeed.store.http.server.read_pool import ReadPool
-from cellfeed.store.http.server.reads import Name, ReadState, known_datastore, message_of
 from cellfeed.store.http.wait_messages import WaitedMessage, WaitMessage
-from cellfeed.store.outlet_watch import FIRST_LOOK_S, Wait
+from cellfeed.store.outlet_wait import FIRST_LOOK_S, Wait
 from cellfeed.store.waiting import (
     KINDS,
     LONG_POLL_S_MAX,

@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from cellfeed.store.api import CellStore, ErasedRow
-from cellfeed.store.cells.cell import ERASED_COLUMN, Outcome
+from cellfeed.store.cells.cell import ERASED_COLUMN
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.errors import InvalidColumn, InvalidRowKey, RowErased
 
 

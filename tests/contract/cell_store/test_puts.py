@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from cellfeed.store.api import CellStore
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.cells.token import Token
 from cellfeed.store.errors import (
     CellConflict,

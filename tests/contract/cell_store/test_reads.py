@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from cellfeed.store.api import CellStore, ReadFrom
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import Trimmed
 from tests.support.odd_bodies import ODD_BODIES

@@ -10,7 +10,7 @@ from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator, 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.zookeeper.client import Operation
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import OutcomeUnknown, StaleWriter, StorageUnavailable
 from tests.support.two_clocks import HOUR_S, Time
 

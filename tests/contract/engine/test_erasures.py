@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from cellfeed.store.cells.body_codec import ERASED_BODY, decode_body, is_erased
-from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, Outcome
+from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import RowErased
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, set_failpoint

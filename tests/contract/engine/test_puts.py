@@ -11,7 +11,8 @@ import pytest
 import zstandard
 
 from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body
-from cellfeed.store.cells.cell import Outcome, new_cell
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.sqlite.store_files import CELLS_FILE

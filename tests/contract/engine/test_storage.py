@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
-from cellfeed.store.engines.contract.engine import Engine, StateTable
+from cellfeed.store.cells.put_result import Outcome
+from cellfeed.store.engines.contract.engine import Engine
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from tests.support.engine_steps import EngineMaker, cell
 

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome, new_cell
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.errors import InvalidLocation, Trimmed, UnknownShard

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from cellfeed.store.engines.contract.index_fences import Fences
-from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.engines.contract.index_values import Entry
 from cellfeed.store.errors import StaleView, StorageUnavailable
 from tests.support.fenced_index import OTHER, ROW, Index, base
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from cellfeed.store.cells.cell import StoredCell, new_cell
-from cellfeed.store.engines.contract.indexes import RowsBelow
+from cellfeed.store.engines.contract.index_values import RowsBelow
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.failpoints import (
     FailpointReached,

@@ -26,7 +26,7 @@ def test_a_trim_keeps_an_entry_that_a_newer_cell_made_while_it_looked(
         keeper.apply(0, index.put(base(ROW, 3, "ann"), base(OTHER, 1, "bob")))
 
     held = Held(index.store, put_more, at_removal=True)
-    monkeypatch.setattr(type(index.engine), "indexes", held)
+    monkeypatch.setattr(type(index.engine), "indexes", property(lambda _: held), raising=False)
     index.trim(2)
     assert held.held
     assert index.entries() == [("ann", 1, True), ("bob", 2, True)]
@@ -49,7 +49,7 @@ def test_a_trim_that_is_overtaken_by_another_one_looks_again(
         index.keeper.apply(0, index.put(base(ROW, 1, "ann")))
 
     held = Held(index.store, finish_and_put_anew, at_removal=True)
-    monkeypatch.setattr(type(index.engine), "indexes", held)
+    monkeypatch.setattr(type(index.engine), "indexes", property(lambda _: held), raising=False)
     index.trim(2)
     assert seen == [2]
     assert held.refused == 1
@@ -68,7 +68,8 @@ def test_a_row_whose_entry_is_made_again_is_never_missing(
             super().remove(*given)
             seen.append(index.entries())
 
-    monkeypatch.setattr(type(index.engine), "indexes", Watched(index.store))
+    watched = Watched(index.store)
+    monkeypatch.setattr(type(index.engine), "indexes", property(lambda _: watched), raising=False)
     index.trim(1)
     assert seen == [[("ann", 1, True)]]
     [entry] = index.store.walk(index.version.table, 0, None, 10)

@@ -22,7 +22,7 @@ from cellfeed.assembly.trial_restore import bytes_needed
 from cellfeed.cli.main import command_line
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore_plan import Plan
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.store_files import CELLS_FILE

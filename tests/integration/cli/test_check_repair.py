@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.body_codec import forget_dictionaries, is_erased
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.retiring import retire

@@ -23,7 +23,7 @@ from cellfeed.cli.main import command_line
 from cellfeed.instance.config_file import load_config
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.cells.sharding import shard_of
-from cellfeed.store.clusters.moves import heal, waiting
+from cellfeed.store.clusters.moves import healer, waiting
 from cellfeed.store.clusters.serving import placement
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
@@ -135,7 +135,7 @@ def test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other(con
 def test_a_shard_that_a_dead_mover_left_is_served_again_where_a_worker_or_a_failover_process_runs(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heal, "HEAL_AFTER_S", 0.5)
+    monkeypatch.setattr(healer, "HEAL_AFTER_S", 0.5)
     run("cluster init", config)
     set_failpoint("move.after_fence", "raise")
     with pytest.raises(FailpointReached):

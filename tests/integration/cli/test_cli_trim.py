@@ -19,7 +19,7 @@ from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.cli.main import command_line
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.engines.contract.index_values import Entry
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.roles import change_role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import MAP_KEY, even_map, read_map
@@ -18,7 +18,7 @@ from cellfeed.store.clusters.operating.migrate import identify
 from cellfeed.store.clusters.operating.present_role import cluster_role, master_state
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.replication import is_read_only
+from cellfeed.store.engines.mysql.read_only import is_read_only
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from cellfeed.store.histories import History

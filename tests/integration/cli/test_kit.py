@@ -11,7 +11,8 @@ from uuid import UUID, uuid5
 import pytest
 
 from cellfeed.bridge.triggers.program import RetryPolicy, trigger
-from cellfeed.store.cells.cell import Cell, Outcome
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.failpoints import FAILPOINTS, ProcessEnds

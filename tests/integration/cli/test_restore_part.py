@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
-from cellfeed.store.backups.partial import NO_HISTORY_ID
+from cellfeed.store.backups.part_history import NO_HISTORY_ID
 from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, StoredCell
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.datastore import Datastore

@@ -15,14 +15,16 @@ import pyrage
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.create import create
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.marker import MANIFEST, MARKER, Marker, write_marker
 from cellfeed.store.backups.places import s3_files, s3_lock
 from cellfeed.store.backups.places.open import place_at
 from cellfeed.store.backups.places.s3_bucket import Bucket
 from cellfeed.store.backups.prune import decide, remove
 from cellfeed.store.backups.sealed import FORMATS
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint

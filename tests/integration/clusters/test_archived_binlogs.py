@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.backups.binlogs.archive import archives_in
 from cellfeed.store.backups.binlogs.archiver import ArchivedCluster, BinlogArchiver
+from cellfeed.store.backups.binlogs.archives import archives_in
 from cellfeed.store.backups.binlogs.covered import remove_superfluous, superfluous
 from cellfeed.store.backups.due import Archived, Report
 from cellfeed.store.backups.encryption import Recipients

@@ -24,7 +24,7 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.dictionaries.training import Sample, train
-from cellfeed.store.engines.contract import dictionaries as dictionary_contract
+from cellfeed.store.engines.contract import dictionaries_of_puts as dictionary_contract
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from tests.support import move_steps
 from tests.support.archived_binlogs import (

@@ -10,7 +10,8 @@ from uuid import uuid5
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome, StoredCell, new_cell
+from cellfeed.store.cells.cell import StoredCell, new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map
@@ -18,19 +19,17 @@ from cellfeed.store.clusters.operating.auto_failover import AGAIN_S, DETECT_S, F
 from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.present_role import cluster_role
-from cellfeed.store.clusters.operating.promote import Promotion, promote
+from cellfeed.store.clusters.operating.promote import promote
+from cellfeed.store.clusters.operating.promotion import Promotion
 from cellfeed.store.clusters.operating.rejoin import follow_again, heard_epoch, is_prefix
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.replication import (
-    is_read_only,
-    minion_status,
-    open_for_writes,
-    promotion_lock,
-)
+from cellfeed.store.engines.mysql.operation_locks import promotion_lock
+from cellfeed.store.engines.mysql.read_only import is_read_only, open_for_writes
+from cellfeed.store.engines.mysql.replication import minion_status
 from cellfeed.store.errors import ProtectData, StaleWriter, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.support.cluster_steps import (

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.node import DAMAGE_S
 from cellfeed.store.clusters.serving.shown_heads import Watermark

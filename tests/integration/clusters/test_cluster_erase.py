@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 
 from cellfeed.store.cells.body_codec import is_erased
-from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, Outcome
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.values import WriteTerms

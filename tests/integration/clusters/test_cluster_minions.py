@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map

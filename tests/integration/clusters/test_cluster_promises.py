@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.promises import promised_epoch
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 from cellfeed.store.clusters.operating.clone import clone
@@ -15,7 +15,8 @@ from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import come_back, follow_again, start_again
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
-from cellfeed.store.engines.mysql.replication import minion_status, open_for_writes
+from cellfeed.store.engines.mysql.read_only import open_for_writes
+from cellfeed.store.engines.mysql.replication import minion_status
 from cellfeed.store.errors import StorageUnavailable, Unavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.support.cluster_steps import cells, checksums, eventually, put_until_stored

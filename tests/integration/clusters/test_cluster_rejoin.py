@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.never_replicated import extra_cells, never_replicated
 from cellfeed.store.clusters.operating.present_role import cluster_role
@@ -17,13 +17,9 @@ from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import come_back, follow_again, heard_epoch, is_prefix
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.mysql.replication import (
-    copy_lock,
-    follow,
-    is_read_only,
-    minion_status,
-    position,
-)
+from cellfeed.store.engines.mysql.operation_locks import copy_lock
+from cellfeed.store.engines.mysql.read_only import is_read_only
+from cellfeed.store.engines.mysql.replication import follow, minion_status, position
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.support.cli_instance import cellfeed

@@ -18,12 +18,8 @@ from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.operating.rejoin import follow_again
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.replication import (
-    is_read_only,
-    make_read_only,
-    minion_status,
-    position,
-)
+from cellfeed.store.engines.mysql.read_only import is_read_only, make_read_only
+from cellfeed.store.engines.mysql.replication import minion_status, position
 from cellfeed.store.errors import CellfeedError, ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from tests.support.cli_instance import cellfeed

@@ -9,7 +9,8 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine

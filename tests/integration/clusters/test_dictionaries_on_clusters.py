@@ -27,11 +27,11 @@ from cellfeed.store.clusters.operating.clone import clone
 from cellfeed.store.clusters.operating.create import init_cluster
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
-from cellfeed.store.clusters.serving import dictionaries as clustered
+from cellfeed.store.clusters.serving import confirmed_dictionaries as clustered
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.dictionaries.training import Sample, train
-from cellfeed.store.engines.contract import dictionaries as dictionary_contract
+from cellfeed.store.engines.contract import dictionaries_of_puts as dictionary_contract
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.dictionaries import MySqlDictionaries
 from cellfeed.store.errors import DataDamaged, DictionaryLost, StorageUnavailable

@@ -198,7 +198,7 @@ def test_the_command_that_was_killed_with_kill_9_is_run_again(
 def test_a_process_that_has_not_heard_of_it_stores_no_body_with_it(
     clusters: Clusters, engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellfeed.store.engines.contract.dictionaries.REFRESH_S", 3_600.0)
+    monkeypatch.setattr("cellfeed.store.engines.contract.dictionaries_of_puts.REFRESH_S", 3_600.0)
     with closing(open_engine(clusters)) as other:
         put(other, rides(600, 40))
         assert retired(engine).rewritten == len(CELLS) + 40

@@ -9,7 +9,8 @@ from contextlib import closing, suppress
 import pytest
 
 from cellfeed.store.cells.body_codec import is_erased
-from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.moves import heal, mover
 from cellfeed.store.clusters.moves.steps import Moved
 from cellfeed.store.clusters.moves.underway import underway

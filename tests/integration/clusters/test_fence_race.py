@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cellfeed.store.cells.cell import PutResult
-from cellfeed.store.engines.mysql import replication, statements
+from cellfeed.store.cells.put_result import PutResult
+from cellfeed.store.engines.mysql import read_only, statements
 from cellfeed.store.errors import CellfeedError
 from tests.support.cluster_steps import cells, eventually, open_engine, put_until_stored
 from tests.support.mariadb_cluster import TestCluster
@@ -57,8 +57,8 @@ def test_a_commit_that_a_fence_has_ended_is_not_told_to_exist(
             ),
             "the commit waits for a minion",
         )
-        monkeypatch.setattr(replication, "query", query)
-        replication.make_read_only(cluster.admin.server("a"))
+        monkeypatch.setattr(read_only, "query", query)
+        read_only.make_read_only(cluster.admin.server("a"))
         for each in threads:
             each.join()
         assert told == [], "no minion has it"

@@ -21,11 +21,8 @@ from cellfeed.store.clusters.serving import node
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.values import LogRange, Replica
 from cellfeed.store.engines.mysql.connections import MySqlServer
-from cellfeed.store.engines.mysql.replication import (
-    is_read_only,
-    make_read_only,
-    minion_status,
-)
+from cellfeed.store.engines.mysql.read_only import is_read_only, make_read_only
+from cellfeed.store.engines.mysql.replication import minion_status
 from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 from tests.support import local_mariadb
 from tests.support.cluster_steps import cells, eventually, open_engine, put_until_stored, shown

@@ -19,15 +19,15 @@ from cellfeed.store.clusters.model.roles import Role, read_role
 from cellfeed.store.clusters.operating.migrate import migrate_cluster
 from cellfeed.store.clusters.operating.present_role import cluster_role
 from cellfeed.store.clusters.operating.promote import promote
-from cellfeed.store.engines.contract.indexes import IndexTable
+from cellfeed.store.engines.contract.index_values import IndexTable
 from cellfeed.store.engines.contract.state_limits import REVISIONS_SKIPPED
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.guard import DURABLE_SETTINGS
+from cellfeed.store.engines.mysql.guard_sql import DURABLE_SETTINGS
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.migrations import migrate
-from cellfeed.store.engines.mysql.replication import make_read_only, open_for_writes
+from cellfeed.store.engines.mysql.read_only import make_read_only, open_for_writes
 from cellfeed.store.engines.mysql.schema_steps import SCHEMA_VERSION, STEPS, Step
 from cellfeed.store.engines.mysql.state import MySqlState
 from cellfeed.store.errors import (

@@ -18,7 +18,7 @@ import pytest
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
-from cellfeed.store.clusters.operating.promote import Promotion
+from cellfeed.store.clusters.operating.promotion import Promotion
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.fan_out import FAN_OUT_THREADS
 from cellfeed.store.clusters.serving.shown_heads import Watermark

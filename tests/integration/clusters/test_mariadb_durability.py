@@ -8,7 +8,7 @@ import pytest
 from cellfeed.servers.configured import SHIPPED_SETTINGS
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
-from cellfeed.store.engines.mysql.guard import ROLE_KEY
+from cellfeed.store.engines.mysql.guard_sql import ROLE_KEY
 from tests.support.cluster_steps import open_engine
 from tests.support.local_mariadb import MariaDB
 from tests.support.mariadb_cluster import TestCluster

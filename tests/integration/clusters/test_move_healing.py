@@ -14,7 +14,8 @@ from pymysql.connections import Connection
 from cellfeed.store.clusters.model import shard_notes
 from cellfeed.store.clusters.model.shard_map import read_map, write_map
 from cellfeed.store.clusters.moves import heal, mover
-from cellfeed.store.clusters.moves.heal import HEAL_AFTER_S, MoveHealer
+from cellfeed.store.clusters.moves import healer as healer_module
+from cellfeed.store.clusters.moves.healer import HEAL_AFTER_S, MoveHealer
 from cellfeed.store.clusters.moves.underway import Underway, underway
 from cellfeed.store.clusters.operating.present_role import master_state
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
@@ -105,8 +106,8 @@ def test_a_shard_that_a_killed_mover_left_is_served_again_by_itself(
     point: str,
     stage: str,
 ) -> None:
-    monkeypatch.setattr(heal, "LOOK_EVERY_S", 0.1)
-    monkeypatch.setattr(heal, "HEAL_AFTER_S", 0.5)
+    monkeypatch.setattr(healer_module, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(healer_module, "HEAL_AFTER_S", 0.5)
     stop, healed = threading.Event(), list[str]()
     with (
         tailing(clusters) as tailer,

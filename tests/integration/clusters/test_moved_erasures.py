@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.errors import RowErased
 from tests.support.mariadb_cluster import TestCluster

@@ -11,20 +11,14 @@ import pytest
 from pymysql.connections import Connection
 
 from cellfeed.store.engines.mysql import checks
-from cellfeed.store.engines.mysql.checks import (
-    CLOCK_SKEW_MAX_S,
-    PACKET_BYTES_MIN,
-    Problem,
-    ServerRole,
-    check_server,
-    check_tables,
-    refuse,
-)
+from cellfeed.store.engines.mysql.checks import CLOCK_SKEW_MAX_S, check_server, refuse
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.migrations import migrate
+from cellfeed.store.engines.mysql.server_rules import PACKET_BYTES_MIN, Problem, ServerRole
 from cellfeed.store.engines.mysql.statements import query
+from cellfeed.store.engines.mysql.table_checks import check_tables
 from cellfeed.store.errors import ProtectData, WrongServerSettings
 from tests.support import local_mariadb
 from tests.support.local_mariadb import MariaDB

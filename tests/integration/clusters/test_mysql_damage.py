@@ -9,7 +9,8 @@ from contextlib import closing
 import pytest
 
 from cellfeed.store.cells.body_codec import decode_body
-from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell, Triple
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, StoredCell, Triple
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.engines.mysql.connections import MySqlServer

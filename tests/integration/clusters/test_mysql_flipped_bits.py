@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.engines.contract.findings import Findings
 from cellfeed.store.engines.mysql.connections import MySqlServer

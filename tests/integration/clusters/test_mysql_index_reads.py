@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from cellfeed.store.cells.cell import new_cell
-from cellfeed.store.engines.contract.indexes import RowsBelow
+from cellfeed.store.engines.contract.index_values import RowsBelow
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.errors import StorageUnavailable

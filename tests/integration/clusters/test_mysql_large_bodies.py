@@ -10,11 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.mysql.checks import PACKET_BYTES_MIN
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.server_rules import PACKET_BYTES_MIN
 from cellfeed.store.limits import BATCH_BYTES_MAX, GROUP_BYTES_MAX
 from tests.support.local_mariadb import MariaDB
 

@@ -10,12 +10,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.roles import Role, write_role
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.guard import ROLE_KEY
+from cellfeed.store.engines.mysql.guard_sql import ROLE_KEY
 from cellfeed.store.errors import StaleWriter
 from tests.support.local_mariadb import MariaDB
 

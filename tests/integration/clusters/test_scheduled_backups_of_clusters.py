@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.create import Source
 from cellfeed.store.backups.due import Policy, Report
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.schedule import BackupSchedule
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cellfeed.cli.main import command_line
-from cellfeed.store.clusters.moves import mover, shard_diff
+from cellfeed.store.clusters.moves import copy_pair, mover
 from cellfeed.store.clusters.moves.shard_diff import ShardDiff, diff_shard
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.errors import ProtectData
@@ -37,7 +37,7 @@ KEPT = f"trips_{SHARD:04d}.moved_cell"
 def engine(
     clusters: dict[str, TestCluster], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ClusteredEngine]:
-    monkeypatch.setattr(shard_diff, "SETTLE_S", 0.5)
+    monkeypatch.setattr(copy_pair, "SETTLE_S", 0.5)
     with closing(open_engine(clusters)) as opened:
         opened.put(cells(1, CELLS))
         shown(opened, CELLS)

@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.model.roles import TAKEOVER_S
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.operating import new_master
@@ -22,11 +23,11 @@ from cellfeed.store.clusters.operating.promote import promote
 from cellfeed.store.clusters.serving import known_role, sure_reads
 from cellfeed.store.clusters.serving import node as node_module
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
-from cellfeed.store.engines.contract.indexes import Entry, EntrySelect, IndexTable, Selected
-from cellfeed.store.engines.mysql import replication
+from cellfeed.store.engines.contract.index_values import Entry, EntrySelect, IndexTable, Selected
+from cellfeed.store.engines.mysql import operation_locks
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
-from cellfeed.store.engines.mysql.replication import open_for_writes
+from cellfeed.store.engines.mysql.read_only import open_for_writes
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import StorageUnavailable
 from tests.support.local_mariadb import MariaDB
@@ -235,8 +236,8 @@ def test_a_reader_that_the_new_master_is_hidden_from_cannot_tell_what_is_absent(
         server = MySqlServer(cluster.servers["c"].url)
         behind = stack.enter_context(server.connection())
         spared = (server.address, int(behind.thread_id()))  # type: ignore[no-untyped-call]
-        replication._LOCKING.add(spared)
-        stack.callback(replication._LOCKING.discard, spared)
+        operation_locks.LOCKING.add(spared)
+        stack.callback(operation_locks.LOCKING.discard, spared)
         query(behind, "BEGIN")
         query(behind, f"SELECT * FROM {DATASTORE}_meta.state_entry FOR UPDATE")
         promoted.promote()

@@ -16,7 +16,7 @@ from cellfeed.consumers.billing.card_provider import (
     declines_first,
 )
 from cellfeed.consumers.billing.charge_keys import GROUP, ChargeKeys
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.failpoints import FAILPOINTS
 from cellfeed.testing import Kit, RunOutcome
 from tests.faults.workload import trip_body

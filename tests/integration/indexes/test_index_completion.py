@@ -13,7 +13,7 @@ import pytest
 from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.bridge.indexes.worker import IndexWorker
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import Condition, EntrySelect
+from cellfeed.store.engines.contract.index_values import Condition, EntrySelect
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.store_files import INDEX_FILE
 from cellfeed.store.failpoints import (

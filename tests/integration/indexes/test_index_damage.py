@@ -9,9 +9,10 @@ from uuid import UUID
 
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.engines.contract.index_values import Entry
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from cellfeed.store.indexes.check import IndexCheck
+from cellfeed.store.indexes.repair import IndexRepair
 from cellfeed.store.indexes.version import IndexVersion
 from tests.support.kept_index import caught_up, index_worker, made_index
 from tests.support.small_index import SMALL, put_trip
@@ -39,11 +40,11 @@ def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Da
             # A kill in the middle of a repair costs nothing: the next one finds the rest.
             set_failpoint("index.repair.between", "raise")
             with suppress(FailpointReached):
-                check.repair(difference)
+                IndexRepair(datastore.engine, version, check.report).repair(difference)
             clear_failpoints()
         check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
         for difference in check.run():
-            check.repair(difference)
+            IndexRepair(datastore.engine, version, check.report).repair(difference)
         assert (
             list(IndexCheck(datastore.engine, version, index_positions(coordinator, "trips")).run())
             == []
@@ -70,7 +71,7 @@ def test_a_repair_keeps_the_entry_of_a_late_writer_from_coming_back(datastore: D
         check = IndexCheck(datastore.engine, version, index_positions(coordinator, "trips"))
         [difference] = check.run()
         assert difference.kind == "stale"
-        check.repair(difference)
+        IndexRepair(datastore.engine, version, check.report).repair(difference)
         assert store.find(version.table, [place]) == [tombstone]
         store.apply(version.table, version.by_shard([late]))
         assert (

@@ -20,7 +20,7 @@ from cellfeed.instance.config_file import write_config
 from cellfeed.store.cells.body_codec import forget_dictionaries
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.training import SAMPLES_WANTED
-from cellfeed.store.engines.contract.dictionaries import REFRESH_S
+from cellfeed.store.engines.contract.dictionaries_of_puts import REFRESH_S
 from cellfeed.store.http.client import Client
 from tests.support.cli_instance import ROOT, running
 from tests.support.rides import ride, rider, rides, row_of

@@ -13,11 +13,12 @@ import zstandard
 
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.cli.main import main
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.body_codec import CODEC_JSON_DICTIONARY, forget_dictionaries
 from cellfeed.store.cells.dictionary import Dictionary
 from cellfeed.store.datastore import Datastore

@@ -17,7 +17,7 @@ from cellfeed.store.cells.cell import ERASED_COLUMN, Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.scrub import scrub_files
 from cellfeed.store.failpoints import FailpointReached, set_failpoint
-from cellfeed.store.indexes import catalog
+from cellfeed.store.indexes import records
 from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
@@ -93,7 +93,7 @@ column_defs:
 def test_a_retired_version_has_nothing_of_a_row_whose_cells_were_trimmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "GRACE_S", 0.0)
+    monkeypatch.setattr(records, "GRACE_S", 0.0)
     with filled(tmp_path) as datastore:
         old = retire(datastore)
         shard = datastore.shard_of(ROW)

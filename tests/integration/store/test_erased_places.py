@@ -14,7 +14,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.typed.rejected_cells import forget_row
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.scrub import scrub_files
-from cellfeed.store.indexes import catalog
+from cellfeed.store.indexes import records
 from tests.support.personal_data import PLACES, SHARDS, files_with
 
 pytestmark = pytest.mark.integration
@@ -49,7 +49,7 @@ def test_the_guide_lists_every_place_that_is_planted_and_names_a_test_for_each()
 def test_after_erasures_and_a_scrub_no_file_has_what_was_planted_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "GRACE_S", 0.0)
+    monkeypatch.setattr(records, "GRACE_S", 0.0)
     planted = {
         place: (uuid5(NAMESPACE, place), f"Jane Roe {number} of Harbour Street")
         for number, place in enumerate(PLACES)

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from cellfeed.store.cells.cell import PutResult
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.values import LogRange

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
 from cellfeed.store.http.client import Client

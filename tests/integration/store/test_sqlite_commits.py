@@ -29,7 +29,7 @@ from uuid import UUID
 from cellfeed.store.engines.sqlite import checkpoints
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.cells.dictionary import Dictionary
-from cellfeed.store.engines.contract.indexes import Entry, IndexTable
+from cellfeed.store.engines.contract.index_values import Entry, IndexTable
 
 checkpoints.CHECKPOINT_FRAMES = 0
 store = Datastore.open_embedded(Path(sys.argv[1]), shards={SHARDS})

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from cellfeed.store.cells.body_codec import decode_body
-from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, Outcome, StoredCell
+from cellfeed.store.cells.cell import RESTORED_COLUMN, NewCell, StoredCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LocatedCell
 from cellfeed.store.engines.sqlite.engine import SqliteEngine

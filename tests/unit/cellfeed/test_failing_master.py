@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from cellfeed.store.cells.cell import Outcome, new_cell
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.testing.failing_master import FailingMaster
 

@@ -20,7 +20,7 @@ from cellfeed.loading.report import PROBLEM_KINDS_MAX, LoadReport
 from cellfeed.loading.spec import LoadSpec
 from cellfeed.loading.taxi import cells_of_trip, expected_figures, load_taxi, shipped_csv
 from cellfeed.store.cells.body_codec import decode_body
-from cellfeed.store.cells.cell import Outcome, PutResult
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 

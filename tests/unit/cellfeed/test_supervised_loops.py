@@ -24,7 +24,7 @@ THREADS = {
         "renews one lock; where it ends, `refuse_if_lost` stops its holder when the time is up"
     ),
     "store/http/calls/blocking.py": "a timer: says once what a call waits for, ends with it",
-    "store/clusters/operating/auto_failover.py": (
+    "store/clusters/operating/background_copy.py": (
         "a copy to one node: it ends by itself, logs its errors, and the next look begins another"
     ),
     "bridge/export/unit_run.py": "its owner looks at `failed` and ends the process with the error",

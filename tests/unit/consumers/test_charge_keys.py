@@ -18,11 +18,12 @@ from cellfeed.consumers.billing.app import STATUS_COLUMN, bill_trip
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider, declines_first
 from cellfeed.consumers.billing.charge_keys import GROUP, ChargeKeys, key_of_place
 from cellfeed.store.backups.check import read_state
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint

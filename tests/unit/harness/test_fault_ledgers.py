@@ -18,7 +18,7 @@ import pytest
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import encode_bodies
+from cellfeed.store.cells.body_encoding import encode_bodies
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LocatedCell, StateEntry
 from cellfeed.store.engines.sqlite.state import SqliteState

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.failpoints import passes, set_failpoint

@@ -9,8 +9,9 @@ from threading import Event
 import pytest
 
 from cellfeed.store.cells import body_codec, canonical_json
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.dictionaries import trainer, training
 from cellfeed.store.dictionaries.trainer import SAMPLED_COLUMNS_MAX, DictionaryTrainer
 from cellfeed.store.dictionaries.training import NotWorthIt, Sample, Trained, train

@@ -12,12 +12,8 @@ import pytest
 from hypothesis import example, given
 
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.body_codec import (
-    CODEC_JSON_ZSTD,
-    CODEC_MSGPACK_ZLIB,
-    decode_body,
-    encode_body,
-)
+from cellfeed.store.cells.body_codec import CODEC_JSON_ZSTD, CODEC_MSGPACK_ZLIB, decode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.errors import BodyTooLarge, DataDamaged, InvalidBody
 from cellfeed.store.limits import BODY_BYTES_MAX, BODY_DEPTH_MAX
 from tests.support.json_values import BODIES

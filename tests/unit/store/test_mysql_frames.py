@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.checksum import cell_checksum
-from cellfeed.store.engines.mysql.cells import of_joined
+from cellfeed.store.engines.mysql.frames import of_joined
 from cellfeed.store.errors import DataDamaged
 
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from cellfeed.store import background, outlet_watch
-from cellfeed.store.cells.cell import PutResult
+from cellfeed.store import background, outlet_watch, watched_outlet
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.token import Places, Token
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import (
@@ -126,7 +126,8 @@ def test_an_error_for_the_places_of_one_waiter_is_no_other_ones(
 def test_an_outlet_that_is_deleted_meanwhile_ends_its_waits(
     datastore: Datastore, moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlet_watch, "FOUND_S", 0.01)
+    for module in (outlet_watch, watched_outlet):
+        monkeypatch.setattr(module, "FOUND_S", 0.01)
     with ThreadPoolExecutor(1) as callers:
         answer = callers.submit(
             datastore.wait_for, put(datastore, 1), trigger="moved", timeout_s=60
@@ -140,7 +141,8 @@ def test_an_outlet_that_is_deleted_meanwhile_ends_its_waits(
 def test_a_wait_whose_outlet_lingers_is_still_refused_once_that_is_gone(
     datastore: Datastore, moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlet_watch, "FOUND_S", 0.0)
+    for module in (outlet_watch, watched_outlet):
+        monkeypatch.setattr(module, "FOUND_S", 0.0)
     moved.at = {0: 100, 1: 100}
     results = put(datastore, 1)
     assert datastore.wait_for(results, trigger="moved").handled
@@ -177,7 +179,7 @@ def test_a_token_of_more_places_than_allowed_waits_alone(
 def test_a_wait_that_ends_leaves_nothing_behind(
     datastore: Datastore, moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlet_watch, "LINGER_S", 0.0)
+    monkeypatch.setattr(watched_outlet, "LINGER_S", 0.0)
     results = put(datastore, 1)
     for _ in range(5):
         with pytest.raises(WaitTimedOut):
@@ -193,7 +195,7 @@ def test_few_outlets_linger_without_waiters(
     datastore: Datastore, moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlet_watch, "LINGERING_MAX", 2)
-    monkeypatch.setattr(outlet_watch, "LINGER_S", 60.0)
+    monkeypatch.setattr(watched_outlet, "LINGER_S", 60.0)
     moved.at = {0: 100, 1: 100}
     results = put(datastore, 1)
     for number in range(10):

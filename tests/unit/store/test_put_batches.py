@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellfeed.store.arguments import checked_item
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.commit.put_batches import batches, put_in_batches
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable

@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome, PutResult, new_cell
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.engines.contract import repeated_cells
 from cellfeed.store.engines.contract.repeated_cells import (
     StoredTriple,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.store.cells.cell import Outcome, PutResult
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.cells.token import Places, Token, token_text
 from cellfeed.store.errors import InvalidRequest, OtherHistory, StorageUnavailable, UnknownShard
 from cellfeed.store.limits import ADDED_ID_MAX, SHARDS_STORED_MAX

@@ -13,7 +13,8 @@ import pytest
 import cellfeed.store.commit.group_commit
 import cellfeed.store.commit.put_answers
 from cellfeed.store import background
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.commit.group_commit import GroupCommitWriter
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, Overloaded, StorageUnavailable
@@ -89,7 +90,7 @@ def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_goes_on() -> 
 def test_a_full_queue_refuses_and_what_was_accepted_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cellfeed.store.commit.group_commit.WRITE_QUEUE_CELLS_MAX", 3)
+    monkeypatch.setattr("cellfeed.store.commit.write_queue.WRITE_QUEUE_CELLS_MAX", 3)
     engine = GatedEngine()
     writer = writer_over(engine)
     running = writer.queue([cell(0)])
@@ -123,7 +124,7 @@ def test_a_call_taken_back_before_its_turn_is_not_written() -> None:
 def test_a_call_taken_back_leaves_its_room_to_others(
     monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(f"cellfeed.store.commit.group_commit.{limit}", 3)
+    monkeypatch.setattr(f"cellfeed.store.commit.write_queue.{limit}", 3)
     engine = GatedEngine()
     writer = writer_over(engine)
     running = writer.queue([cell(0)])
@@ -141,7 +142,7 @@ def test_a_call_taken_back_leaves_its_room_to_others(
 
 
 def test_a_group_holds_at_most_so_many_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellfeed.store.commit.group_commit.GROUP_CELLS_MAX", 4)
+    monkeypatch.setattr("cellfeed.store.commit.write_queue.GROUP_CELLS_MAX", 4)
     engine = GatedEngine()
     writer = writer_over(engine)
     writer.queue([cell(0)])
@@ -160,7 +161,7 @@ def large(number: int, size: int) -> NewCell:
 def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cellfeed.store.commit.group_commit.GROUP_BYTES_MAX", 100)
+    monkeypatch.setattr("cellfeed.store.commit.write_queue.GROUP_BYTES_MAX", 100)
     engine = GatedEngine()
     writer = writer_over(engine)
     writer.queue([large(0, 20)])
@@ -178,7 +179,7 @@ def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its
 def test_too_many_waiting_bytes_are_refused_until_they_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cellfeed.store.commit.group_commit.WRITE_QUEUE_BYTES_MAX", 100)
+    monkeypatch.setattr("cellfeed.store.commit.write_queue.WRITE_QUEUE_BYTES_MAX", 100)
     engine = GatedEngine()
     writer = writer_over(engine)
     running = writer.queue([large(0, 500)])
@@ -352,7 +353,7 @@ def test_a_group_that_is_taken_and_not_begun_fails_definitely_and_the_next_is_wr
     engine.gate.set()
     writer = writer_over(engine)
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "_left", Hook(MemoryError()))
+        patch.setattr(writer._waiting, "_left", Hook(MemoryError()))
         with pytest.raises(StorageUnavailable, match="nothing written") as failed:
             writer.queue([cell(0)]).result(10)
     assert failed.value.definite
@@ -369,7 +370,7 @@ def test_nor_is_it_unknown_because_an_earlier_group_was_written(
     writer = writer_over(engine)
     assert writer.queue([cell(0)]).result(10)
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "_left", Hook(MemoryError()))
+        patch.setattr(writer._waiting, "_left", Hook(MemoryError()))
         with pytest.raises(StorageUnavailable, match="nothing written"):
             writer.queue([cell(1)]).result(10)
     writer.close()

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.commit import per_cluster
 from cellfeed.store.commit.per_cluster import Writers

@@ -13,10 +13,11 @@ import pytest
 from cellfeed.bridge.backups.kept_state import belongs, restored
 from cellfeed.cli.restore_point import Choice
 from cellfeed.store.backups.check import read_state
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.body_codec import ERASED_BODY
 from cellfeed.store.cells.cell import RESTORED_COLUMN, StoredCell, moment
 from cellfeed.store.cells.sharding import shard_of

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cellfeed.store.backups.check import read_segment, verify
+from cellfeed.store.backups.check import read_segment
 from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.backups.verify import verify
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Replica

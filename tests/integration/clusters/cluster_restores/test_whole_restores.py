@@ -9,12 +9,14 @@ from uuid import UUID
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.readers_ahead import IDS_LEFT_OUT
 from cellfeed.store.backups.restore import restore
-from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.backups.taking import Source
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import LogRange

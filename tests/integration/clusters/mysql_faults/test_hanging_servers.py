@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from pymysql.connections import Connection
 
-from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.cells.sharding import shard_of
-from cellfeed.store.engines.mysql import connections
+from cellfeed.store.engines.mysql import connection, connections
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.statements import query
@@ -109,10 +110,8 @@ def test_a_counter_that_stays_locked_is_told_and_writes_nothing(
 ) -> None:
     monkeypatch.setattr(
         connections,
-        "_SESSION",
-        connections._SESSION.replace(
-            "innodb_lock_wait_timeout = 10", "innodb_lock_wait_timeout = 1"
-        ),
+        "SESSION",
+        connection.SESSION.replace("innodb_lock_wait_timeout = 10", "innodb_lock_wait_timeout = 1"),
     )
     with closing(open_engine(proxy.port)) as impatient:
         query(direct, "BEGIN")

@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 from pymysql.connections import Connection
 
-from cellfeed.store.cells.cell import Outcome, new_cell
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.engines.mysql import statements
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.statements import query

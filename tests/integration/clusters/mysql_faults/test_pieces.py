@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from pymysql.connections import Connection
 
-from cellfeed.store.cells.cell import Outcome, new_cell
-from cellfeed.store.engines.mysql import put as mysql_put
-from cellfeed.store.engines.mysql import statements
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.put_result import Outcome
+from cellfeed.store.engines.mysql import new_cells, statements
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import OutcomeUnknown, StorageUnavailable
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shard's cells are a piece of their own."""
-    monkeypatch.setattr(mysql_put, "_PIECE_CELLS", 1)
+    monkeypatch.setattr(new_cells, "PIECE_CELLS", 1)
 
 
 @pytest.fixture(params=["MariaDB", "MySQL", "in pieces"])

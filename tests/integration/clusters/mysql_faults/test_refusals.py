@@ -15,10 +15,11 @@ import pymysql
 import pytest
 from pymysql.connections import Connection
 
-from cellfeed.store.cells.cell import NewCell, Outcome, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.engines.mysql import cells as mysql_cells
-from cellfeed.store.engines.mysql.checks import PACKET_BYTES_MIN
 from cellfeed.store.engines.mysql.engine import MySqlEngine
+from cellfeed.store.engines.mysql.server_rules import PACKET_BYTES_MIN
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 from tests.support import local_mariadb

@@ -6,7 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.clusters.model.shard_map import read_map
 from cellfeed.store.clusters.moves import mover
 from cellfeed.store.clusters.moves.underway import underway

@@ -9,12 +9,13 @@ import confluent_kafka
 import pytest
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.store.cells.cell import RESTORED_COLUMN, Outcome
+from cellfeed.store.cells.cell import RESTORED_COLUMN
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.clusters.moves.underway import owners
 from cellfeed.store.clusters.serving import placement
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import IndexTable
+from cellfeed.store.engines.contract.index_values import IndexTable
 from cellfeed.store.engines.contract.values import LogRange
 from cellfeed.store.errors import ShardMoving
 from cellfeed.store.failpoints import watch_failpoint

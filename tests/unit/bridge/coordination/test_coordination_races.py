@@ -16,7 +16,7 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.store_keys import assignment_key, leader_key
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import StaleWriter
 

@@ -15,7 +15,8 @@ from cellfeed.bridge.events.cloud_events import CloudEventsFormat, envelope_of
 from cellfeed.bridge.events.envelope import decode_envelope
 from cellfeed.bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
 from cellfeed.bridge.events.views import Condition, View, ViewReader, project, same_json
-from cellfeed.store.cells.body_codec import ERASED_BODY, encode_body
+from cellfeed.store.cells.body_codec import ERASED_BODY
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.canonical_json import canonical
 from cellfeed.store.cells.cell import ERASED_COLUMN, ERASED_JSON, StoredCell
 from cellfeed.store.errors import DataDamaged, InvalidRequest

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cellfeed.bridge.events.record_headers import LeaderEpochs, SharedHeaders, added_id_of
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.records import RecordEncoder
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import DataDamaged
 from cellfeed.store.limits import ADDED_ID_MAX

@@ -21,7 +21,7 @@ from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.waiting import Passed
 
 TOPIC, SHARD, CELLS = "trips", 0, 6

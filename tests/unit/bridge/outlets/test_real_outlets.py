@@ -18,7 +18,8 @@ from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard import position
 from cellfeed.store import outlet_watch
-from cellfeed.store.cells.cell import Cell, PutResult
+from cellfeed.store.cells.cell import Cell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.token import Places, Token
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable, WaitTimedOut

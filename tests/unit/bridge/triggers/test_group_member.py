@@ -33,7 +33,7 @@ from cellfeed.bridge.groups.progress_records import (
 )
 from cellfeed.bridge.groups.progress_reporter import FORGOTTEN_AFTER_S, REPORT_EVERY_S
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import StaleWriter, StorageUnavailable, Unavailable
 
 GROUP = "rides"

@@ -29,7 +29,7 @@ from cellfeed.bridge.groups.join_and_drain import drain, join
 from cellfeed.bridge.groups.membership import LeaseKeeper, Membership
 from cellfeed.bridge.groups.start import StartOfGroup, forget_start, recorded_start
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import (
     GroupTaken,
     NotFound,

@@ -17,7 +17,7 @@ from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.shard.run import ShardRun
 from cellfeed.bridge.triggers.shard.take_over import TakeOver
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import StaleWriter
 from tests.support.trigger_steps import GROUP, row
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from cellfeed.store.backups.binlogs import archiver
+from cellfeed.store.backups.binlogs import copying as copying_module
 from cellfeed.store.backups.binlogs.archive import BinlogArchive, Reached
-from cellfeed.store.backups.binlogs.archiver import BinlogArchiver, _Copying
+from cellfeed.store.backups.binlogs.copying import Copying
 from cellfeed.store.backups.binlogs.stream import Passed
 from cellfeed.store.backups.sealed import PLAIN
 from cellfeed.store.engines.mysql.connections import MySqlServer
@@ -34,7 +34,7 @@ class Saying:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, str]]]:
     """The moments and positions that the master gives, one after the other."""
     answers = [(100, {"0": "0-1-5"}), (200, {"0": "0-1-7"}), (300, {"0": "0-1-7"})]
-    monkeypatch.setattr(archiver, "clock_and_position", lambda _: answers.pop(0))
+    monkeypatch.setattr(copying_module, "clock_and_position", lambda _: answers.pop(0))
     return answers
 
 
@@ -42,12 +42,13 @@ def test_a_moment_is_reached_when_the_last_transaction_before_it_has_passed(
     clock: list[tuple[int, dict[str, str]]],
 ) -> None:
     saying: Any = Saying()
-    copying = _Copying(
-        cast("BinlogArchiver", saying),
+    copying = Copying(
         cast("BinlogArchive", saying),
         BEGUN,
         cast("MySqlServer", None),
         {"0": "0-1-3"},
+        None,
+        saying.said,
     )
     copying.take(Passed(None, {"0": "0-1-4"}))
     copying.look()

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.base import check_same_store
 from cellfeed.store.backups.check import chain_dictionaries, read_segment
-from cellfeed.store.backups.folder import Backup, BackupFolder
-from cellfeed.store.cells.body_codec import decode_body, dictionaries_named, encode_with
+from cellfeed.store.backups.folder import BackupFolder
+from cellfeed.store.cells.body_codec import decode_body, dictionaries_named
+from cellfeed.store.cells.body_encoding import encode_with
 from cellfeed.store.cells.known_dictionaries import KnownDictionary
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine

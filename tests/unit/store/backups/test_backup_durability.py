@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.marker import MANIFEST, MARKER, STATE
 from cellfeed.store.backups.prune import decide, remove
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.datastore import Datastore
 from tests.support.rides import rides
 

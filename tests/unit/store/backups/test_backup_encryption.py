@@ -13,18 +13,13 @@ import pyrage
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups.backup import Backup, with_identities
 from cellfeed.store.backups.base import witness_of
-from cellfeed.store.backups.check import (
-    check_files,
-    dictionaries_known,
-    read_state,
-    verify,
-    verify_without_identity,
-)
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.check import dictionaries_known, read_state
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.encryption import Identities, Recipients, identities_of, recipients_of
 from cellfeed.store.backups.erasures import recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder, with_identities
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import Reader, encode_manifest
 from cellfeed.store.backups.marker import DICTIONARIES, MANIFEST, STATE
@@ -33,6 +28,8 @@ from cellfeed.store.backups.register import FILES, Register
 from cellfeed.store.backups.register_entries import NOT_DONE, Erasure
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
+from cellfeed.store.backups.verify import check_files, verify, verify_without_identity
 from cellfeed.store.cells.cell import ERASED_COLUMN, StoredCell, new_cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.trainer import publish

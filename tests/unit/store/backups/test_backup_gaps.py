@@ -12,12 +12,15 @@ import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.store.backups import check, log_writer
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups import verify as backup_verify
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.ends import acknowledged_heads
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.cell import Triple
 from cellfeed.store.cells.log_gaps import GapCheck
 from cellfeed.store.datastore import Datastore
@@ -108,8 +111,8 @@ def test_a_backup_of_an_earlier_version_that_hides_a_gap_is_found_by_verify_and_
         patched.setattr(log_writer, "GapCheck", _Blind)
         patched.setattr(check, "GapCheck", _Blind)
         backup = backed_up(source, folder)
-        assert check.verify([backup]) == [], "lengths, checksums and digests show nothing"
-    [line] = check.verify([backup])
+        assert backup_verify.verify([backup]) == [], "lengths, checksums and digests show nothing"
+    [line] = backup_verify.verify([backup])
     assert f"{backup.name}/cells-0000: shard 1 lacks cells 40 to 44" in line
     made = plan([backup], [], [], {}, 0, "a test")
     with (
@@ -181,7 +184,7 @@ def test_a_good_copy_of_the_master_takes_the_place_of_a_rotten_one(
     monkeypatch.setattr(source.engine, "get", get)
     backup = backed_up(source, folder)
     assert asked == [Replica.MASTER, Replica.MINION]
-    assert check.verify([backup]) == []
+    assert backup_verify.verify([backup]) == []
     [segment] = [each for each in backup.manifest.segments if each.shard == 1]
     assert [cell for cells in check.read_segment(backup, segment) for cell in cells][17] == good
 

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
-from cellfeed.store.backups.check import check_files, read_state, verify
-from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.create import create
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import Manifest, encode_manifest
 from cellfeed.store.backups.marker import MANIFEST, MARKER, read_marker, write_marker
@@ -21,6 +22,8 @@ from cellfeed.store.backups.prune import DAY_US, Decision, decide, remove
 from cellfeed.store.backups.readers_ahead import backup_readers, readers_ahead, refuse_readers_ahead
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
+from cellfeed.store.backups.verify import check_files, verify
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.state import SqliteState

@@ -19,13 +19,14 @@ from typer.testing import CliRunner
 
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.cli.main import command_line
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import decode_manifest, encode_manifest
 from cellfeed.store.backups.marker import MANIFEST, Marker, write_marker
 from cellfeed.store.backups.places.local import LocalPlace
 from cellfeed.store.backups.prune import DAY_US
 from cellfeed.store.backups.sealed import FORMATS
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached, set_failpoint

@@ -19,7 +19,7 @@ from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.config.model import BackupsConfig, Config
 from cellfeed.instance.config_file import check_config
 from cellfeed.run_dir import RunDir
-from cellfeed.store.backups.create import Source
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.due import (
     INCREMENTS_MAX,
     SECOND_US,
@@ -30,9 +30,10 @@ from cellfeed.store.backups.due import (
     is_full_due,
     recovery_state_of,
 )
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.prune import DAY_US
 from cellfeed.store.backups.schedule import RETRY_FIRST_S, RETRY_MAX_S, BackupSchedule
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.failpoints import clear_failpoints, watch_failpoint

@@ -13,19 +13,22 @@ import pytest
 from cellfeed.bridge.backups.kept_state import belongs
 from cellfeed.config.model import BackupsConfig, Config
 from cellfeed.instance.config_file import check_config
-from cellfeed.store.backups.binlogs.archive import BinlogArchive, archive_name, open_archive
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.binlogs.archive import BinlogArchive
+from cellfeed.store.backups.binlogs.archives import archive_name, open_archive
 from cellfeed.store.backups.binlogs.covered import superfluous
 from cellfeed.store.backups.binlogs.piece import PieceHead
 from cellfeed.store.backups.binlogs.tailed_folder import with_tails
 from cellfeed.store.backups.binlogs.transactions import AddedCell, EpochBegin, Transaction
 from cellfeed.store.backups.binlogs.verify import verify_archive
 from cellfeed.store.backups.check import read_segment
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.due import Archived, Report
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Reader, encode_manifest
 from cellfeed.store.backups.marker import MANIFEST
 from cellfeed.store.backups.sealed import PLAIN
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, ProtectData, StorageUnavailable

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import read_state
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.erasures import recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.manifest import encode_manifest
 from cellfeed.store.backups.marker import MANIFEST, MARKER
@@ -26,8 +27,10 @@ from cellfeed.store.backups.register import FILES, Register
 from cellfeed.store.backups.register_entries import NOT_DONE
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.cells.body_codec import is_erased
-from cellfeed.store.cells.cell import NewCell, Outcome
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.erasures import DONE, ErasureNotes, done_of

@@ -20,11 +20,12 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.trimming.trim import ShardPlan, Trimming
 from cellfeed.cli.restore_point import Choice, Chosen
+from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import dictionaries_known, read_state
+from cellfeed.store.backups.covering import covering
 from cellfeed.store.backups.erasures import recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
-from cellfeed.store.backups.point import covering
 from cellfeed.store.backups.readers_ahead import IDS_LEFT_OUT, backup_readers
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import restore
@@ -289,7 +290,7 @@ def test_a_clock_that_went_back_leaves_a_prefix(store: Datastore, folder: Backup
 
     def pair(at_us: int, *begins: int) -> list[int] | None:
         """Of backups that began at these moments: the places of the two around one."""
-        from cellfeed.store.backups.point import _around
+        from cellfeed.store.backups.covering import _around
 
         told = [
             Backup(

@@ -9,7 +9,7 @@ import pytest
 from cellfeed.bridge.backups.kept_state import belongs, restored
 from cellfeed.bridge.gateway.apis.api_23_offset_for_leader_epoch import end_of_epoch
 from cellfeed.store.backups.check import read_state
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.epochs import (
     EPOCH_MAX,
     EPOCHS_DRAWN,
@@ -22,6 +22,7 @@ from cellfeed.store.backups.manifest import Reader
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
 from cellfeed.store.backups.restore_target import Target
+from cellfeed.store.backups.taking import Source
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
 from tests.support.rides import rides

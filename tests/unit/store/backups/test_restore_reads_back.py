@@ -11,13 +11,16 @@ import msgspec
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs, restored
-from cellfeed.store.backups.check import read_state, verify
-from cellfeed.store.backups.create import Source, create
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.check import read_state
+from cellfeed.store.backups.create import create
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.backups.taking import Source
+from cellfeed.store.backups.verify import verify
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.engine import Engine

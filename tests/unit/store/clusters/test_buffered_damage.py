@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 from uuid import UUID
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from cellfeed.store.clusters.serving.buffer import BufferDrain, BufferedWriter
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult
+from cellfeed.store.clusters.serving.buffer import BufferedWriter
+from cellfeed.store.clusters.serving.buffer_drain import BufferDrain
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
 from cellfeed.store.errors import DataDamaged

@@ -12,15 +12,13 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
-from cellfeed.store.clusters.serving import buffer as module
-from cellfeed.store.clusters.serving.buffer import (
-    COPY_AGE_S,
-    BufferDrain,
-    BufferedWriter,
-    buffer_of,
-)
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult
+from cellfeed.store.clusters.serving import buffer_drain as module
+from cellfeed.store.clusters.serving.buffer import BufferedWriter
+from cellfeed.store.clusters.serving.buffer_drain import COPY_AGE_S, BufferDrain
 from cellfeed.store.clusters.serving.cluster import Cluster
+from cellfeed.store.clusters.serving.master_buffer import buffer_of
 from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell, BufferTable
 from cellfeed.store.errors import (
     CellConflict,

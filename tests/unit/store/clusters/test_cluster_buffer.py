@@ -13,16 +13,10 @@ from typing import Final, cast
 
 import pytest
 
-from cellfeed.store.cells.cell import (
-    NewCell,
-    Outcome,
-    PutResult,
-    Triple,
-    conflict_error,
-    new_cell,
-    refused_as_erased,
-)
-from cellfeed.store.clusters.serving.buffer import BufferDrain, BufferedWriter
+from cellfeed.store.cells.cell import NewCell, Triple, new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult, conflict_error, refused_as_erased
+from cellfeed.store.clusters.serving.buffer import BufferedWriter
+from cellfeed.store.clusters.serving.buffer_drain import BufferDrain
 from cellfeed.store.clusters.serving.cluster import Cluster
 from cellfeed.store.engines.contract.buffer import BufferCount, BufferedCell
 from cellfeed.store.errors import CellfeedError, DataDamaged, OutcomeUnknown, StorageUnavailable

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.clusters.serving.placement import Placement
 from cellfeed.store.clusters.serving.puts import ClusteredPuts

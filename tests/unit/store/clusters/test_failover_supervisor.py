@@ -9,7 +9,7 @@ import pytest
 
 from cellfeed.store.clusters.model.roles import Role
 from cellfeed.store.clusters.model.servers import ClusterServers
-from cellfeed.store.clusters.operating import auto_failover
+from cellfeed.store.clusters.operating import auto_failover, background_copy
 from cellfeed.store.clusters.operating.auto_failover import AGAIN_S, DETECT_S, FailoverSupervisor
 from cellfeed.store.clusters.operating.never_replicated import NeverReplicated
 from cellfeed.store.engines.mysql.replication import Gtid
@@ -84,7 +84,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
         "come_back": lambda *_: watched.extra,
         "clone": watched.clone,
     }.items():
-        monkeypatch.setattr(auto_failover, name, stand_in)
+        module = background_copy if name == "clone" else auto_failover
+        monkeypatch.setattr(module, name, stand_in)
     return watched
 
 

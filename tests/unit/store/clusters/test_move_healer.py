@@ -12,7 +12,9 @@ import pytest
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import even_map, write_map
 from cellfeed.store.clusters.moves import heal, steps
-from cellfeed.store.clusters.moves.heal import HEAL_AFTER_S, SILENT_MAX_S, MoveHealer
+from cellfeed.store.clusters.moves import healer as healing
+from cellfeed.store.clusters.moves.heal import SILENT_MAX_S
+from cellfeed.store.clusters.moves.healer import HEAL_AFTER_S, MoveHealer
 from cellfeed.store.clusters.moves.mover_lock import LockOwner
 from cellfeed.store.clusters.moves.shard_side import ShardSide
 from cellfeed.store.clusters.moves.steps import Move
@@ -71,7 +73,9 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> Moves:
         "lock_owner": lambda cluster, *_: moves.owners.get(cluster.name),
         "cut_off": lambda cluster, role, owner: moves.cut_off.append(owner.connection),
     }.items():
-        monkeypatch.setattr(heal, name, stand_in)
+        for module in (heal, healing):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, stand_in)
     return moves
 
 

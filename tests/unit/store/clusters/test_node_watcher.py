@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from cellfeed.store.clusters.model.roles import Role
-from cellfeed.store.clusters.serving.node import NodeEngine, StorageNode
+from cellfeed.store.clusters.serving.node import StorageNode
+from cellfeed.store.clusters.serving.node_engine import NodeEngine
 from cellfeed.store.engines.contract.values import Head, Look
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.errors import DataDamaged, ProtectData, StorageUnavailable

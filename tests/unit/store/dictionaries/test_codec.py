@@ -14,15 +14,17 @@ from cellfeed.store.cells.body_codec import (
     CODEC_JSON_DICTIONARY,
     CODEC_JSON_ZSTD,
     CODEC_MSGPACK_ZLIB,
-    DICTIONARY_BODY_BYTES_MAX,
     ERASED_BODY,
     decode_bodies,
     decode_body,
     decoded_bytes_bound,
+    forget_dictionaries,
+)
+from cellfeed.store.cells.body_encoding import (
+    DICTIONARY_BODY_BYTES_MAX,
     encode_bodies,
     encode_cells,
     encode_with,
-    forget_dictionaries,
 )
 from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.dictionary import Dictionary

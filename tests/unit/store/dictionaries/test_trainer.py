@@ -6,18 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult
+from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.dictionary import Dictionary
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.dictionaries import trainer
 from cellfeed.store.dictionaries.trainer import SAMPLED_COLUMNS_MAX, DictionaryTrainer, publish
 from cellfeed.store.dictionaries.training import SAMPLES_WANTED, Sample, train
-from cellfeed.store.engines.contract.dictionaries import (
-    REFRESH_S,
-    DictionariesOfPuts,
-    KeptDictionary,
-    Stopped,
-    Turn,
-)
+from cellfeed.store.engines.contract.dictionaries import KeptDictionary, Stopped, Turn
+from cellfeed.store.engines.contract.dictionaries_of_puts import REFRESH_S, DictionariesOfPuts
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable
 from cellfeed.store.limits import DICTIONARIES_MAX
 from tests.support.dictionaries_known import first, second

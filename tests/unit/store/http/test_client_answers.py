@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable, WrongAnswer
 from cellfeed.store.http.client import Client

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.store.cells.body_codec import encode_body
+from cellfeed.store.cells.body_encoding import encode_body
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.cells.token import Token
 from cellfeed.store.engines.contract.values import Head, LogRange

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.errors import (
     CellConflict,
     CellfeedError,

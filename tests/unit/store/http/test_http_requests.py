@@ -12,16 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellfeed.store.cells import canonical_json
-from cellfeed.store.cells.cell import NewCell, PutResult, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.errors import CellfeedError, InvalidBody, InvalidRequest
-from cellfeed.store.http.messages import JSON, MSGPACK, GetCellsMessage, ScanShardsMessage
-from cellfeed.store.http.server.requests import (
-    document_from,
-    message_from,
-    put_from,
-    put_line,
-    puts_from,
-)
+from cellfeed.store.http.log_messages import ScanShardsMessage
+from cellfeed.store.http.messages import JSON, MSGPACK, GetCellsMessage
+from cellfeed.store.http.server.documents import document_from, message_from
+from cellfeed.store.http.server.requests import put_from, put_line, puts_from
 from cellfeed.store.limits import BATCH_CELLS_MAX, READ_KEYS_MAX
 
 ROW = UUID(int=7)

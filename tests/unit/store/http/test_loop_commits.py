@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import NewCell, Outcome, PutResult, new_cell
+from cellfeed.store.cells.cell import NewCell, new_cell
+from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import OutcomeUnknown, Overloaded, StorageUnavailable

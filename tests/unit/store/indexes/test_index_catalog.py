@@ -7,20 +7,18 @@ import msgspec
 import pytest
 
 from cellfeed.store.errors import InvalidRequest, NotFound
-from cellfeed.store.indexes.catalog import (
+from cellfeed.store.indexes.catalog import INDEXES, Catalog, restored_index
+from cellfeed.store.indexes.definition import IndexDefinition
+from cellfeed.store.indexes.definition_file import parse_definition
+from cellfeed.store.indexes.query import REMEMBERED_S
+from cellfeed.store.indexes.records import (
     BUILDING,
     CURRENT,
     DROPPING,
     GRACE_S,
-    INDEXES,
     RETIRED,
-    Catalog,
     IndexRecord,
-    restored_index,
 )
-from cellfeed.store.indexes.definition import IndexDefinition
-from cellfeed.store.indexes.definition_file import parse_definition
-from cellfeed.store.indexes.query import REMEMBERED_S
 from tests.support.state_in_memory import StateInMemory
 
 

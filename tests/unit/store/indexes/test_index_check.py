@@ -9,13 +9,16 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.store.cells.cell import Outcome, new_cell
+from cellfeed.store.cells.cell import new_cell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.indexes import Entry
+from cellfeed.store.engines.contract.index_values import Entry
 from cellfeed.store.indexes import check as check_module
-from cellfeed.store.indexes.check import Difference, IndexCheck
+from cellfeed.store.indexes.check import IndexCheck
 from cellfeed.store.indexes.definition_file import parse_definition
+from cellfeed.store.indexes.difference import Difference
 from cellfeed.store.indexes.keeper import IndexKeeper
+from cellfeed.store.indexes.repair import IndexRepair
 from cellfeed.store.indexes.version import IndexVersion
 
 DEFINITION = parse_definition(
@@ -37,6 +40,7 @@ class Index:
         self.engine.indexes.create(self.version.table)
         self.on_wait: Callable[[], object] = lambda: None
         self.check = IndexCheck(self.engine, self.version, self._positions)
+        self.repair = IndexRepair(self.engine, self.version, self.check.report)
 
     def _positions(self, group: str) -> dict[int, int]:
         self.on_wait()
@@ -101,7 +105,7 @@ def test_nothing_is_mended_after_an_erasure_or_a_trim_since_the_row_was_looked_a
     index.put(1, "ann")
     [missing] = index.differences()
     index.engine.indexes.raise_fences([0])
-    index.check.repair(missing)
+    index.repair.repair(missing)
     assert index.entries() == []
     assert index.check.report.unsettled == 1
 
@@ -114,7 +118,7 @@ def test_of_a_row_that_is_being_erased_a_repair_leaves_no_mark(index: Index) -> 
     index.plant("ann", 1)
     index.plant("bob", 2)
     for difference in index.differences():
-        index.check.repair(difference)
+        index.repair.repair(difference)
     assert index.entries() == []
 
 
@@ -123,7 +127,7 @@ def test_a_wrong_field_at_the_rows_own_place_is_mended_there(index: Index) -> No
     index.plant("ann", 1, fare=6)
     [stale] = index.differences()
     assert stale.kind == "stale"
-    index.check.repair(stale)
+    index.repair.repair(stale)
     assert index.entries() == [(True, b"ann", 1)]
     assert index.differences() == []
 
@@ -136,7 +140,7 @@ def test_a_row_that_came_back_since_it_was_looked_at_is_found_where_it_is(index:
     [stale] = index.differences()
     assert (stale.kind, stale.found and stale.found.values[0]) == ("stale", b"ann")
     index.put(4, "ann")  # the index has not got it yet
-    index.check.repair(stale)
+    index.repair.repair(stale)
     index.keep()
     assert (True, b"ann", 4) in index.entries()
     assert index.differences() == []
@@ -147,7 +151,7 @@ def test_a_later_cell_at_the_same_place_is_in_the_index_after_a_repair(index: In
     index.plant("ann", 1, fare=6)
     [stale] = index.differences()
     index.put(2, "ann", 7)
-    index.check.repair(stale)
+    index.repair.repair(stale)
     index.keep()
     assert index.entries() == [(True, b"ann", 2)]
     assert index.differences() == []

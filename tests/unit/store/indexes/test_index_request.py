@@ -6,18 +6,15 @@ from typing import Any
 
 import pytest
 
-from cellfeed.store.engines.contract.indexes import Condition, Entry
+from cellfeed.store.engines.contract.index_values import Condition, Entry
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.indexes.checked_request import checked_request
+from cellfeed.store.indexes.cursor import cursor_text
 from cellfeed.store.indexes.definition import FIELDS_MAX
 from cellfeed.store.indexes.definition_file import parse_definition
-from cellfeed.store.indexes.query import meets
-from cellfeed.store.indexes.request import (
-    IndexRequest,
-    check_wait_for,
-    checked_request,
-    cursor_text,
-)
+from cellfeed.store.indexes.page import meets
+from cellfeed.store.indexes.request import IndexRequest, check_wait_for
 from cellfeed.store.indexes.values import STRING_BYTES_MAX, encode_given
 
 DEFINITION = parse_definition(

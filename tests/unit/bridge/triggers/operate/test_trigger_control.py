@@ -26,7 +26,7 @@ from cellfeed.bridge.groups.progress_records import worker_record
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import InvalidRequest, NotFound, Refused
 from cellfeed.store.wakeups import Listener, poke_once
 from tests.support.trigger_workers import (

@@ -23,7 +23,7 @@ from cellfeed.bridge.typed.typed_format import TypedFormat
 from cellfeed.bridge.typed.versions import register
 from cellfeed.store.cells.sharding import row_key_text
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.engines.contract.engine import StateTable
+from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import (
     StorageUnavailable,
 )

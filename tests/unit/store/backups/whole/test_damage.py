@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cellfeed.store.backups.check import verify
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.marker import MANIFEST
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.verify import verify
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.dictionaries.trainer import publish
 from cellfeed.store.errors import (

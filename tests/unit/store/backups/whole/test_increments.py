@@ -13,16 +13,19 @@ import pytest
 from cellfeed.bridge.backups.kept_state import restored
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.store.backups.check import dictionaries_known, read_state, verify
+from cellfeed.store.backups.backup import Backup
+from cellfeed.store.backups.check import dictionaries_known, read_state
 from cellfeed.store.backups.erasures import recorded_in, to_erase
-from cellfeed.store.backups.folder import Backup, BackupFolder
+from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.prune import decide, remove
 from cellfeed.store.backups.register import Register
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.verify import verify
 from cellfeed.store.cells.body_codec import is_erased
-from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell, Outcome
+from cellfeed.store.cells.cell import ERASED_COLUMN, NewCell
+from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import (
     DataDamaged,

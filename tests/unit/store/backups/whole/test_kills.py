@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from cellfeed.bridge.backups.kept_state import restored
-from cellfeed.store.backups.check import read_state, verify
+from cellfeed.store.backups.check import read_state
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.into_sqlite import SqliteTarget
 from cellfeed.store.backups.restore import restore
 from cellfeed.store.backups.restore_plan import plan
+from cellfeed.store.backups.verify import verify
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import (
     InvalidRequest,

@@ -30,8 +30,8 @@ from cellfeed.store.errors import (
     NotFound,
     ProtectData,
 )
-from cellfeed.store.indexes.catalog import BUILDING
 from cellfeed.store.indexes.definition_file import parse_definition
+from cellfeed.store.indexes.records import BUILDING
 from tests.support.backups_made import NOW_US, SHARDS, aged, backed_up, ends, logs, restored_into
 from tests.support.rides import ride, rides
 

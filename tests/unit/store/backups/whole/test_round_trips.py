@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from cellfeed.bridge.backups.kept_state import belongs
-from cellfeed.store.backups.check import verify
-from cellfeed.store.backups.create import Source, create
+from cellfeed.store.backups.create import create
 from cellfeed.store.backups.epochs import EPOCHS_LEFT_OUT
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.manifest import Reader
+from cellfeed.store.backups.taking import Source
+from cellfeed.store.backups.verify import verify
 from cellfeed.store.cells.body_codec import forget_dictionaries
 from cellfeed.store.cells.sharding import shard_of
 from cellfeed.store.datastore import Datastore

@@ -1,48 +1,4 @@
-"""One tree of errors for the whole product::
-
-    CellfeedError
-    ├── InvalidRequest            400  definite, not retriable: the caller must change something
-    │   ├── InvalidRowKey, InvalidColumn, InvalidRefKey, InvalidBody, InvalidLocation
-    │   ├── AnswerTooLarge        413  the answer has more bytes than one may have: ask for pages
-    │   ├── Trimmed               410  an InvalidLocation: the cells from there on were trimmed away
-    │   ├── BodyTooLarge          413
-    │   ├── UnsupportedMediaType  415  the route does not read the request's Content-Type
-    │   └── MethodNotAllowed      405  the path exists, with another method
-    ├── NotFound                  404
-    │   ├── UnknownDatastore, UnknownShard
-    │   └── UnknownRoute               no such path
-    ├── CellConflict              409  the triple exists with another body; nothing was written
-    ├── RowErased                 410  the row was erased: nothing is written to it, and it has no
-    │                                  bodies any more
-    ├── Refused                   403  the call is not permitted here
-    ├── Unavailable               503  retriable
-    │   ├── Overloaded            429  definite: a queue was full, nothing was written
-    │   ├── StorageUnavailable    503  definite: failed before the commit began
-    │   │   ├── ShardMoving       503  the shard is not on that cluster (any more): it moves, or has
-    │   │   │                          moved, to another one
-    │   │   ├── ForeignServer     503  another cluster's server, or another datastore's, answers at
-    │   │   │                          a node's address
-    │   │   └── NoMinion          503  the cluster replicates semi-synchronously and has no minion
-    │   │                              left: it takes no writes
-    │   ├── WrongAnswer           502  an answer came that is not one to this request; a put is then
-    │   │                              OutcomeUnknown
-    │   ├── WaitTimedOut          504  a TimeoutError too: an outlet has not passed a place in time
-    │   ├── PartitionMoved        503  an export's partition lost records, or is another one now
-    │   └── OutcomeUnknown        504  NOT definite: the commit may or may not have happened
-    ├── StaleWriter               409  a leader epoch, lease or generation has moved on; definite
-    ├── StaleView                 409  index entries come of cells that were trimmed or erased
-    │                                  meanwhile; definite: read the cells again
-    ├── DataDamaged               500  stored bytes do not decode; never shown as something else
-    └── ProtectData               500  refused to start or to continue, so that no data is hurt
-        │                              (exit code 3)
-        ├── DictionaryLost             bodies need a dictionary that is missing or damaged; the
-        │                              message says how to bring it back
-        ├── WrongServerSettings        a storage server is set up in a way that could lose or mix up
-        │                              cells; the message says how to mend it
-        ├── OtherHistory               a worker serves another store than the client has worked with
-        ├── NodeAhead                  a node has cells that its master has not
-        ├── GroupTaken                 another trigger has the group; the message names both
-        └── IncompatibleSchema         a schema breaks the declared rule to an earlier version
+"""One tree of errors for the whole product. Each class says who can do something about it.
 
 An error that its own room always catches is no part of the tree, and derives from Exception.
 
@@ -78,6 +34,8 @@ class CellfeedError(Exception):
 
 
 class InvalidRequest(CellfeedError):
+    """The caller must change something."""
+
     code = "invalid_request"
     http_status = 400
     exit_code = 2
@@ -102,6 +60,20 @@ class InvalidBody(InvalidRequest):
 class BodyTooLarge(InvalidBody):
     code = "body_too_large"
     http_status = 413
+
+
+class HeadTooLarge(InvalidRequest):
+    """431: the head of an HTTP request has more bytes than one may have."""
+
+    code = "head_too_large"
+    http_status = 431
+
+
+class UrlTooLong(InvalidRequest):
+    """414."""
+
+    code = "url_too_long"
+    http_status = 414
 
 
 class AnswerTooLarge(InvalidRequest):
@@ -139,6 +111,8 @@ class MethodNotAllowed(InvalidRequest):
 
 
 class NotFound(CellfeedError):
+    """The named thing is not here."""
+
     code = "not_found"
     http_status = 404
 
@@ -175,22 +149,44 @@ class RowErased(CellfeedError):
 
 
 class Refused(CellfeedError):
+    """The call is not permitted here."""
+
     code = "refused"
     http_status = 403
 
 
 class Unavailable(CellfeedError):
+    """The same call may succeed later."""
+
     code = "unavailable"
     http_status = 503
     retriable = True
 
 
 class Overloaded(Unavailable):
+    """A queue was full; nothing was written."""
+
     code = "overloaded"
     http_status = 429
 
 
+class BodiesFull(Overloaded):
+    """Request bodies that are coming take all the memory that they may."""
+
+    code = "bodies_full"
+    http_status = 503
+
+
+class RequestTimedOut(Unavailable):
+    """A request did not come to its end in time: nothing of it was carried out."""
+
+    code = "request_timed_out"
+    http_status = 408
+
+
 class StorageUnavailable(Unavailable):
+    """The call failed before a commit began."""
+
     code = "storage_unavailable"
 
 
@@ -248,29 +244,41 @@ class PartitionMoved(Unavailable):
 
 
 class StaleWriter(CellfeedError):
+    """A leader epoch, lease or generation has moved on."""
+
     code = "stale_writer"
     http_status = 409
 
 
 class StaleView(CellfeedError):
+    """Index entries come of cells that were trimmed or erased meanwhile: read the cells again."""
+
     code = "stale_view"
     http_status = 409
 
 
 class DataDamaged(CellfeedError):
+    """Stored bytes do not decode. They are never shown as something else."""
+
     code = "data_damaged"
 
 
 class ProtectData(CellfeedError):
+    """The program refused to start or to continue, so that no data is hurt."""
+
     code = "protect_data"
     exit_code = 3
 
 
 class DictionaryLost(ProtectData):
+    """Bodies need a dictionary that is missing or damaged; the message says how to restore it."""
+
     code = "dictionary_lost"
 
 
 class WrongServerSettings(ProtectData):
+    """A storage server is set up in a way that could lose or mix up cells."""
+
     code = "wrong_server_settings"
 
 

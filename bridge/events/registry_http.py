@@ -36,9 +36,9 @@ from cellfeed.store.http.server.asgi import (
     Receive,
     Scope,
     Send,
-    read_body,
     refuse_foreign_host,
 )
+from cellfeed.store.http.server.bodies import read_body
 
 CONTENT_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
 

@@ -33,6 +33,7 @@ from cellfeed.store.http.server.asgi import (
     header,
     refuse_foreign_host,
 )
+from cellfeed.store.http.server.bodies import BODIES
 from cellfeed.store.http.server.direct import DirectRequests, Handler
 from cellfeed.store.http.server.follow import FollowRoute
 from cellfeed.store.http.server.framework_errors import answer_error, as_error
@@ -48,8 +49,8 @@ from cellfeed.store.http.server.responses import as_put_error, send_error
 from cellfeed.store.http.server.wait import WAIT_THREADS, wait
 
 REQUESTS_MAX: Final = 1_000
-"""Requests being answered at once. Past that a request is refused as ``overloaded``: nothing of it
-was carried out."""
+"""Requests being answered at once, besides those whose body is still coming. Past that a request is
+refused as ``overloaded``: nothing of it was carried out."""
 
 _BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|follow|indexes/[^/]*/query)")
 """Paths whose POST is answered before Litestar is asked."""
@@ -146,7 +147,7 @@ class WorkerApp:
 
         self.metrics.in_flight += 1
         try:
-            if self.metrics.in_flight > REQUESTS_MAX:
+            if self.metrics.in_flight - len(BODIES) > REQUESTS_MAX:
                 raise Overloaded(
                     f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try"
                     " again shortly"

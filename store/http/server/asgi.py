@@ -1,12 +1,12 @@
-"""The few ASGI shapes that the worker uses, and reading a request body within its limits."""
+"""The few ASGI shapes that the worker uses."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
-from cellfeed.store.errors import BodyTooLarge, InvalidRequest
+from cellfeed.store.errors import InvalidRequest
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,45 +31,6 @@ def header(scope: Scope, name: bytes) -> bytes:
         if key == name:
             return bytes(value)
     return b""
-
-
-async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole request body. Raises PeerGone, and BodyTooLarge, at once for a body that the peer
-    announces as too large."""
-    declared = header(scope, b"content-length")
-    if declared and (not declared.isdigit() or int(declared) > bytes_max):
-        raise BodyTooLarge(
-            f"request body of {declared[:20].decode('latin-1')} bytes; at most {bytes_max} are"
-            " allowed"
-        )
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body = bytes(message.get("body", b""))  # the usual case: a small request is one piece
-        if len(body) > bytes_max:
-            raise BodyTooLarge(
-                f"request body has more than {bytes_max} bytes, which is the most allowed"
-            )
-        return body
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in _pieces(message, receive):
-        size += len(piece)
-        if size > bytes_max:
-            raise BodyTooLarge(
-                f"request body has more than {bytes_max} bytes, which is the most allowed"
-            )
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-async def _pieces(message: Message, receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        if message["type"] != "http.request":
-            raise PeerGone
-        yield message.get("body", b"")
-        if not message.get("more_body"):
-            return
-        message = await receive()
 
 
 def refuse_foreign_host(scope: Scope) -> None:

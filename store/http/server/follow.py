@@ -36,7 +36,8 @@ from cellfeed.store.following.start import check_token, followed_shards, start_p
 from cellfeed.store.following.state import FollowState
 from cellfeed.store.http.follow_messages import FollowLine, FollowMessage
 from cellfeed.store.http.messages import ErrorMessage, cell_message
-from cellfeed.store.http.server.asgi import PeerGone, Receive, Scope, Send, read_body
+from cellfeed.store.http.server.asgi import PeerGone, Receive, Scope, Send
+from cellfeed.store.http.server.bodies import read_body
 from cellfeed.store.http.server.documents import message_from
 from cellfeed.store.http.server.follow_heads import FollowedHeads
 from cellfeed.store.http.server.query import location_from

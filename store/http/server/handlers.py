@@ -15,7 +15,8 @@ from litestar.response.base import ASGIResponse
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import UnknownDatastore
 from cellfeed.store.http.messages import JSON, MSGPACK
-from cellfeed.store.http.server.asgi import Receive, Scope, read_body
+from cellfeed.store.http.server.asgi import Receive, Scope
+from cellfeed.store.http.server.bodies import read_body
 from cellfeed.store.http.server.documents import Message, message_from
 from cellfeed.store.http.server.read_pool import ReadPool
 from cellfeed.store.http.server.responses import encoded, media_type_of, wants_msgpack

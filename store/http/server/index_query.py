@@ -14,7 +14,8 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, StorageUnavailable
 from cellfeed.store.http.index_messages import IndexQueryMessage, index_page_message
 from cellfeed.store.http.messages import JSON
-from cellfeed.store.http.server.asgi import Receive, Scope, Send, read_body
+from cellfeed.store.http.server.asgi import Receive, Scope, Send
+from cellfeed.store.http.server.bodies import read_body
 from cellfeed.store.http.server.direct import Handler, Respond
 from cellfeed.store.http.server.documents import message_from
 from cellfeed.store.http.server.query import check_query_string

@@ -26,7 +26,8 @@ from cellfeed.store.commit.put_answers import PutAnswer
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, Overloaded
 from cellfeed.store.http.messages import JSON, MSGPACK, NDJSON
-from cellfeed.store.http.server.asgi import Receive, Scope, Send, read_body
+from cellfeed.store.http.server.asgi import Receive, Scope, Send
+from cellfeed.store.http.server.bodies import read_body
 from cellfeed.store.http.server.commits import LoopCommits
 from cellfeed.store.http.server.direct import Respond
 from cellfeed.store.http.server.metrics import WorkerMetrics

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -91,6 +92,21 @@ async def send_content(
     ]
     await send({"type": "http.response.start", "status": status, "headers": fixed})
     await send({"type": "http.response.body", "body": content})
+
+
+def last_answer(error: CellfeedError) -> bytes:
+    """The answer, with its head, behind which the connection ends."""
+    content = encoded(error, msgpack=False)
+    return (
+        b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+        % (
+            error.http_status,
+            HTTPStatus(error.http_status).phrase.encode(),
+            JSON.encode(),
+            len(content),
+            content,
+        )
+    )
 
 
 async def start_stream(send: Send) -> None:

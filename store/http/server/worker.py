@@ -19,6 +19,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.gc_tuning import collect_seldom
 from cellfeed.store.http.server.app import WorkerApp
+from cellfeed.store.http.server.bodies import BODIES
 from cellfeed.store.http.server.connections import KEEP_ALIVE_S, Connection, cut_off_stalled
 from cellfeed.store.limits import PUT_TIMEOUT_S
 
@@ -129,12 +130,14 @@ class _Server(uvicorn.Server):
         now = time.monotonic()
         if now - self._looked_at >= 1:
             self._looked_at = now
+            BODIES.end_overdue(now)
             if cut := cut_off_stalled(self.server_state.connections, now):
                 _log.warning("cut off %d connections whose peer neither sent nor read", cut)
         return await super().on_tick(counter) or self._stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._worker_app.closing.set()
+        BODIES.end_all()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

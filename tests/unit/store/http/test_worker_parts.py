@@ -23,7 +23,7 @@ from cellfeed.store.errors import (
 from cellfeed.store.http.follow_messages import FollowMessage
 from cellfeed.store.http.messages import JSON, GetLatestMessage
 from cellfeed.store.http.server import direct, follow, follow_heads, put_stream
-from cellfeed.store.http.server.asgi import read_body
+from cellfeed.store.http.server.bodies import read_body
 from cellfeed.store.http.server.documents import message_from
 from cellfeed.store.http.server.put_stream import LineSplitter, PutStream
 from cellfeed.store.http.server.query import check_query_string, location_from

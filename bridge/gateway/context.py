@@ -18,8 +18,9 @@ from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.bridge.gateway.log.newest import Newest
+from cellfeed.bridge.gateway.security.access import Security
 from cellfeed.bridge.gateway.security.listeners import Protection
-from cellfeed.bridge.gateway.security.users import Kind, Operation, Security
+from cellfeed.bridge.gateway.security.rights import Kind, Operation
 from cellfeed.bridge.gateway.topics.topics import Topic, Topics
 from cellfeed.bridge.gateway.unsent import Unsent
 from cellfeed.bridge.gateway.wire.metadata_answer import MetadataPartitions

@@ -47,6 +47,8 @@ async def follow_security(context: GatewayContext, state: StateTable) -> None:
         try:
             security = await context.in_thread(read_security, state)
             if security != context.security:
+                for key in security.unreadable - context.security.unreadable:
+                    _log.error("%s cannot be read: it lets nobody in, and allows nothing", key)
                 context.security = security
                 context.kept_fetches.wake()
         except CellfeedError as error:

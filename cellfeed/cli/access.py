@@ -5,25 +5,30 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
 from rich.table import Table
 
+from cellfeed.bridge.gateway.security.access import User
+from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.security.users import (
-    Acl,
-    User,
     allow,
     list_acls,
     list_users,
+    open_access,
     put_user,
+    read_security,
     remove_acl,
     remove_user,
 )
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
-from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.store.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from cellfeed.assembly.datastore import Opened
 
 PASSWORD_VARIABLE: Final = "CELLFEED_PASSWORD"  # noqa: S105 (the name of a variable)
 
@@ -34,8 +39,8 @@ users_app = typer.Typer(
 acls_app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "The rights of users of the Kafka gateways: allow, remove, list. Once there is a user or an"
-        " ACL, an ACL must allow each action."
+        "The rights of users of the Kafka gateways: allow, remove, list. From the first user or ACL"
+        " on, an ACL must allow each action."
     ),
 )
 
@@ -80,8 +85,8 @@ def change_password(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR)
 
 @users_app.command("remove")
 def remove(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
-    """Remove a user with the user's ACLs. Connections that are open may do nothing from then on, as
-    long as other users or ACLs are left."""
+    """Remove a user with the user's ACLs. Connections that are open may do nothing from then on.
+    Removing the last user opens nothing: see cellfeed acls open."""
     with opened(run_dir) as instance:
         acls = remove_user(instance.datastore.state, name)
     console.print(f"user {name} and {acls} ACLs are removed")
@@ -92,6 +97,7 @@ def show_users(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = Fa
     """List users and the mechanisms that they can use."""
     with opened(run_dir) as instance:
         found: list[User] = list_users(instance.datastore.state)
+        _warn_of_unreadable(instance)
     if as_json:
         for user in found:
             print_json({"name": user.name, "mechanisms": sorted(user.credentials)})
@@ -131,11 +137,20 @@ def remove_one_acl(
     console.print(f"{principal} may no longer {operation} {kind} {pattern}")
 
 
+@acls_app.command("open")
+def open_to_everybody(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
+    """Allow everything to everybody again, when no user and no ACL is left."""
+    with opened(run_dir) as instance:
+        open_access(instance.datastore.state)
+    console.print("everybody may read every topic, and commit for every group")
+
+
 @acls_app.command("list")
 def show_acls(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False) -> None:
     """List the ACLs: users, and their rights."""
     with opened(run_dir) as instance:
         found = list_acls(instance.datastore.state)
+        _warn_of_unreadable(instance)
     if as_json:
         for acl in found:
             print_json(msgspec.to_builtins(acl))
@@ -144,6 +159,11 @@ def show_acls(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = Fal
     for acl in found:
         table.add_row(acl.principal, acl.operation, acl.kind, acl.pattern)
     console.print(table if found else "there are no ACLs")
+
+
+def _warn_of_unreadable(instance: Opened) -> None:
+    for key in sorted(read_security(instance.datastore.state).unreadable):
+        errors.print(f"{key} cannot be read: it lets nobody in, and allows nothing", style="red")
 
 
 def _password() -> str:

@@ -24,7 +24,8 @@ from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.security.users import Security, allow, list_users, put_user
+from cellfeed.bridge.gateway.security.access import Security
+from cellfeed.bridge.gateway.security.users import allow, list_users, put_user
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.bridge.gateway.wire.fetch_request import read_fetch
 from cellfeed.bridge.gateway.wire.protocol import read_head, read_request, write_response

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.security.users import Acl
+from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 29

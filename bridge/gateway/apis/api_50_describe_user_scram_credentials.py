@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.security.users import Security
+from cellfeed.bridge.gateway.security.access import Security
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 
 KEY: Final = 50

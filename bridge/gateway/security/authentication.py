@@ -21,6 +21,7 @@ from cellfeed.bridge.gateway.limits import (
     PEER_WARNINGS_MAX,
     PEER_WARNINGS_S,
 )
+from cellfeed.bridge.gateway.security.access import Security
 from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.scram import (
     PLAIN,
@@ -29,7 +30,6 @@ from cellfeed.bridge.gateway.security.scram import (
     is_password,
     plain_message,
 )
-from cellfeed.bridge.gateway.security.users import Security
 
 _failures = LimitedWarnings(
     logging.getLogger("cellfeed.gateway"),

@@ -4,36 +4,39 @@
                                             stored_key, server_key}}}: never the password
     security/acls/<digest>                  {"principal", "kind", "pattern", "operation"}; a pattern
                                             that ends with * is a prefix
+    security/closed                         there since the first user or ACL, also behind the last
     security/secret                         random bytes: salts of unknown users
 
-As long as there are neither users nor ACLs everything is allowed; with the first of either, only
-operations that an ACL allows. The principal of a connection without authentication is
-``ANONYMOUS``; of one with a client certificate and no SASL it is the subject (``CN=…,O=…``).
+As long as there has been neither a user nor an ACL everything is allowed; from the first of either
+on, only operations that an ACL allows. To remove the last one opens nothing; :func:`open_access`
+does. An entry that cannot be read lets nobody in, allows nothing, and keeps access closed.
+
+The principal of a connection without authentication is ``ANONYMOUS``; of one with a client
+certificate and no SASL it is the subject (``CN=…,O=…``).
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final, TypeVar
 
 import msgspec
 
 from cellfeed.bridge.gateway.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
+from cellfeed.bridge.gateway.security.access import Security, User
+from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.security.scram import (
     HASHES,
     SALT_BYTES,
-    Credential,
     make_credential,
-    no_credential,
 )
 from cellfeed.store.engines.contract.state_table import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import InvalidRequest, NotFound
 
 ANONYMOUS: Final = "ANONYMOUS"
-Kind = Literal["topic", "group"]
-Operation = Literal["read", "describe", "delete"]
 OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": ("read", "describe"),
     "group": ("read", "describe", "delete"),
@@ -42,78 +45,14 @@ OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 _USERS: Final = "security/users/"
 _ACLS: Final = "security/acls/"
+_CLOSED: Final = "security/closed"
 _SECRET: Final = "security/secret"  # noqa: S105 (a key of the state table)
 
 
-class User(msgspec.Struct, frozen=True):
-    name: str
-    credentials: dict[str, Credential]
-
-
-class Acl(msgspec.Struct, frozen=True):
-    """``pattern`` is a name, or a prefix with ``*`` at its end."""
-
-    principal: str
-    kind: str
-    pattern: str
-    operation: str
-
-    def covers(self, principal: str, kind: str, name: str, operation: str) -> bool:
-        fits = (
-            name.startswith(self.pattern[:-1])
-            if self.pattern.endswith("*")
-            else name == self.pattern
-        )
-        return (
-            fits
-            and self.principal == principal
-            and self.kind == kind
-            and (self.operation == operation or operation == "describe")
-        )
-
-
 _encode = msgspec.json.Encoder()
-_decode_user = msgspec.json.Decoder(User)
-_decode_acl = msgspec.json.Decoder(Acl)
-
-
-class Security:
-    """The users and ACLs that were last read: a value that is replaced as a whole."""
-
-    def __init__(self, users: Mapping[str, User], acls: frozenset[Acl], secret: bytes) -> None:
-        self._users = users
-        self._acls = acls
-        self._secret = secret
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Security) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def may(self, principal: str, kind: Kind, name: str, operation: Operation) -> bool:
-        return self.is_open or any(
-            acl.covers(principal, kind, name, operation) for acl in self._acls
-        )
-
-    @property
-    def is_open(self) -> bool:
-        """Whether everything is allowed: there are neither users nor ACLs."""
-        return not self._users and not self._acls
-
-    def acls_of(self, principal: str) -> list[Acl]:
-        return [acl for acl in self._acls if acl.principal == principal]
-
-    def exists(self, user: str) -> bool:
-        return user in self._users
-
-    def credential(self, mechanism: str, user: str) -> Credential:
-        """The user's, or one that no password fits."""
-        found = self._users.get(user)
-        return (
-            found.credentials[mechanism]
-            if found is not None
-            else no_credential(mechanism, user, self._secret)
-        )
+_decode_user: Final = msgspec.json.Decoder(User)
+_decode_acl: Final = msgspec.json.Decoder(Acl)
+T = TypeVar("T")
 
 
 def read_security(state: StateTable) -> Security:
@@ -122,15 +61,45 @@ def read_security(state: StateTable) -> Security:
     if secret is None:
         state.commit({_SECRET: secrets.token_bytes(32)}, expect={_SECRET: None})
         secret = state.get(_SECRET)
-    users = {user.name: user for user in list_users(state)}
-    return Security(users, frozenset(list_acls(state)), secret.value if secret is not None else b"")
+    closed = state.get(_CLOSED)
+    users, no_users = _decoded(state.list(_USERS), _decode_user)
+    acls, no_acls = _decoded(state.list(_ACLS), _decode_acl)
+    return Security(
+        {user.name: user for user in users},
+        acls,
+        secret.value if secret is not None else b"",
+        is_closed=closed is not None,
+        unreadable=[*no_users, *no_acls],
+    )
+
+
+def _decoded(
+    entries: Iterable[StateEntry], decoder: msgspec.json.Decoder[T]
+) -> tuple[list[T], list[str]]:
+    """The values that can be read, and the keys of the others."""
+    found: list[T] = []
+    unreadable: list[str] = []
+    for entry in entries:
+        try:
+            found.append(decoder.decode(entry.value))
+        except msgspec.MsgspecError:
+            unreadable.append(entry.key)
+    return found, unreadable
 
 
 def list_users(state: StateTable) -> list[User]:
-    return sorted(
-        (_decode_user.decode(entry.value) for entry in state.list(_USERS)),
-        key=lambda user: user.name,
-    )
+    return sorted(_decoded(state.list(_USERS), _decode_user)[0], key=lambda user: user.name)
+
+
+def open_access(state: StateTable) -> None:
+    """Allows everything again. Raises InvalidRequest while there is a user or an ACL."""
+    left = [entry.key for prefix in (_USERS, _ACLS) for entry in state.list(prefix)]
+    if left:
+        raise InvalidRequest(
+            f"{len(left)} users and ACLs are there: remove them first, so that nobody's rights are"
+            " given to everybody by mistake"
+        )
+    state.commit({_CLOSED: None})
 
 
 def put_user(state: StateTable, name: str, password: str, *, is_new: bool) -> None:
@@ -153,7 +122,7 @@ def put_user(state: StateTable, name: str, password: str, *, is_new: bool) -> No
         raise NotFound(f"no user {name!r}; `cellfeed users add` makes one")
     if (
         state.commit(
-            {key: _encode.encode(User(name, credentials))},
+            {key: _encode.encode(User(name, credentials)), _CLOSED: b"1"},
             expect={key: entry.version if entry else None},
         )
         is None
@@ -170,13 +139,17 @@ def remove_user(state: StateTable, name: str) -> int:
     if state.get(key) is None:
         raise NotFound(f"no user {name!r}")
     theirs = [acl for acl in list_acls(state) if acl.principal == name]
-    write: dict[str, bytes | None] = {key: None, **dict.fromkeys(map(_acl_key, theirs))}
+    write: dict[str, bytes | None] = {
+        key: None,
+        _CLOSED: b"1",  # of earlier versions' users as well
+        **dict.fromkeys(map(_acl_key, theirs)),
+    }
     state.commit(write)
     return len(theirs)
 
 
 def list_acls(state: StateTable) -> list[Acl]:
-    found = [_decode_acl.decode(entry.value) for entry in state.list(_ACLS)]
+    found, _ = _decoded(state.list(_ACLS), _decode_acl)
     return sorted(found, key=lambda acl: (acl.principal, acl.kind, acl.pattern, acl.operation))
 
 
@@ -184,7 +157,7 @@ def allow(state: StateTable, acl: Acl) -> None:
     """Adds an ACL; one that is there already stays. Raises InvalidRequest for one that means
     nothing."""
     _check_acl(acl)
-    state.commit({_acl_key(acl): _encode.encode(acl)})
+    state.commit({_acl_key(acl): _encode.encode(acl), _CLOSED: b"1"})
 
 
 def remove_acl(state: StateTable, acl: Acl) -> None:
@@ -193,7 +166,7 @@ def remove_acl(state: StateTable, acl: Acl) -> None:
         raise NotFound(
             f"no ACL allows {acl.principal!r} to {acl.operation} {acl.kind} {acl.pattern!r}"
         )
-    state.commit({_acl_key(acl): None})
+    state.commit({_acl_key(acl): None, _CLOSED: b"1"})
 
 
 def _check_acl(acl: Acl) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellfeed.bridge.gateway.security.users import Acl, allow, put_user
+from cellfeed.bridge.gateway.security.rights import Acl
+from cellfeed.bridge.gateway.security.users import allow, put_user
 from cellfeed.store.datastore import Datastore
 from tests.support.certificates import make_certificates
 from tests.support.free_ports import free_ports

@@ -17,12 +17,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.security import authentication as module
+from cellfeed.bridge.gateway.security.access import Security, User
 from cellfeed.bridge.gateway.security.authentication import Authentication
+from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.security.scram import make_credential
 from cellfeed.bridge.gateway.security.users import (
-    Acl,
-    Security,
-    User,
     allow,
     list_acls,
     list_users,

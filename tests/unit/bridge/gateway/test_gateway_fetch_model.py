@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.context import GatewayContext
-from cellfeed.bridge.gateway.security.users import Acl, Security
+from cellfeed.bridge.gateway.security.access import Security
+from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.store.datastore import Datastore
 from tests.support.session_client import (

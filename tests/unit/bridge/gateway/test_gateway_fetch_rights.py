@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 from cellfeed.bridge.gateway.apis import api_01_fetch, fetch_reads
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
-from cellfeed.bridge.gateway.security.users import Acl, Security
+from cellfeed.bridge.gateway.security.access import Security
+from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.unsent import Unsent
 from cellfeed.bridge.gateway.wire.fetch_request import fetch_of
 from cellfeed.bridge.gateway.wire.protocol import RequestHead

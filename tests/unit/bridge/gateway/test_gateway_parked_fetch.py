@@ -14,7 +14,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.context import GatewayContext
-from cellfeed.bridge.gateway.security.users import Acl, Security, allow
+from cellfeed.bridge.gateway.security.access import Security
+from cellfeed.bridge.gateway.security.rights import Acl
+from cellfeed.bridge.gateway.security.users import allow
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.store.datastore import Datastore
 from tests.support.session_client import SessionClient, ask, fetch_request, partitions_of

@@ -8,15 +8,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cellfeed.bridge.gateway.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
+from cellfeed.bridge.gateway.security.rights import Acl, Rights
 from cellfeed.bridge.gateway.security.scram import is_password
 from cellfeed.bridge.gateway.security.users import (
-    Acl,
     allow,
     list_acls,
     list_users,
+    open_access,
     put_user,
     read_security,
     remove_acl,
@@ -127,7 +131,8 @@ def test_a_right_that_means_nothing_is_refused(state: SqliteState, acl: Acl) -> 
     ],
 )
 def test_a_pattern_is_a_name_or_a_prefix(pattern: str, name: str, covers: bool) -> None:
-    assert Acl("alice", "topic", pattern, "read").covers("alice", "topic", name, "read") is covers
+    rights = Rights([Acl("alice", "topic", pattern, "read")])
+    assert rights.may("alice", "topic", name, "read") is covers
 
 
 def test_a_right_holds_for_its_principal_kind_and_operation_alone(state: SqliteState) -> None:
@@ -160,6 +165,7 @@ def test_users_and_rights_of_an_earlier_version_are_found_under_their_keys(
     allow(state, READS)
     assert [entry.key for entry in state.list("security/")] == [
         "security/acls/0aeb0886a329ee1a40b4e29d23ea77a7",
+        "security/closed",
         "security/users/69b5957599f918e276a3d2428acdc997",
     ]
 
@@ -183,3 +189,94 @@ def test_all_gateways_have_one_secret_also_when_two_make_it_at_once(
     secret = get("security/secret")
     assert secret is not None
     assert len(secret.value) == 32
+
+
+def test_removing_the_last_user_or_acl_opens_nothing(state: SqliteState) -> None:
+    assert read_security(state).is_open
+    put_user(state, "alice", "old", is_new=True)
+    with pytest.raises(InvalidRequest, match="1 users and ACLs are there"):
+        open_access(state)
+    remove_user(state, "alice")
+    assert not read_security(state).may("alice", "topic", "trips", "read")
+    allow(state, READS)
+    remove_acl(state, READS)
+    assert not read_security(state).is_open
+    open_access(state)
+    assert read_security(state).is_open
+
+
+@pytest.mark.parametrize("kind", ["user", "acl"])
+def test_the_users_of_an_earlier_version_open_nothing_either(state: SqliteState, kind: str) -> None:
+    if kind == "user":
+        put_user(state, "alice", "old", is_new=True)
+    else:
+        allow(state, READS)
+    state.commit({"security/closed": None})
+    assert not read_security(state).is_open
+    if kind == "user":
+        remove_user(state, "alice")
+    else:
+        remove_acl(state, READS)
+    assert not read_security(state).is_open
+
+
+@pytest.mark.parametrize("prefix", ["security/users/", "security/acls/"])
+def test_an_entry_that_cannot_be_read_denies_and_hides_no_change(
+    state: SqliteState, prefix: str
+) -> None:
+    allow(state, READS)
+    put_user(state, "alice", "old", is_new=True)
+    state.commit({f"{prefix}00": b"no entry", "security/closed": None})
+    security = read_security(state)
+    assert security.unreadable == {f"{prefix}00"}
+    assert security.may("alice", "topic", "trips", "read")
+    assert security.exists("alice")
+    remove_acl(state, READS)
+    remove_user(state, "alice")
+    assert not read_security(state).exists("alice")
+    state.commit({"security/closed": None})
+    assert not read_security(state).may("alice", "topic", "trips", "read"), "it never opens"
+    with pytest.raises(InvalidRequest, match="remove them first"):
+        open_access(state)
+
+
+def test_a_user_without_a_key_for_a_mechanism_has_no_password(state: SqliteState) -> None:
+    put_user(state, "alice", "old", is_new=True)
+    [entry] = state.list("security/users/")
+    state.commit({entry.key: msgspec.json.encode({"name": "alice", "credentials": {}})})
+    credential = read_security(state).credential("SCRAM-SHA-256", "alice")
+    assert not is_password("SCRAM-SHA-256", credential, "old")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["alice", "bob"]),
+            st.sampled_from(["topic", "group"]),
+            st.text("ab", max_size=3),
+            st.booleans(),
+            st.sampled_from(["read", "describe", "delete"]),
+        ),
+        max_size=8,
+    ),
+    st.text("ab", max_size=4),
+)
+def test_many_rules_are_looked_up_as_one_after_the_other(
+    rules: list[tuple[str, str, str, bool, str]], name: str
+) -> None:
+    acls = [
+        Acl(principal, kind, text + "*" * is_prefix, operation)
+        for principal, kind, text, is_prefix, operation in rules
+    ]
+    rights = Rights(acls)
+    for principal in ("alice", "bob"):
+        assert set(rights.of(principal)) == {acl for acl in acls if acl.principal == principal}
+        for kind in ("topic", "group"):
+            for operation in ("read", "describe", "delete"):
+                assert rights.may(principal, kind, name, operation) is any(
+                    who == principal
+                    and what == kind
+                    and (name.startswith(text) if is_prefix else name == text)
+                    and operation in (allowed, "describe")
+                    for who, what, text, is_prefix, allowed in rules
+                )

@@ -1,10 +1,5 @@
-"""Accepts the connections of clients: binds the listeners, and keeps their number within limits.
-
-A connection counts from its first packet on: before TLS, before any authentication. A **stranger**
-is one whose peer has not come through both yet. Strangers take at most their own places. When these
-are full, the stranger that has been there longest makes room: an honest peer needs milliseconds for
-its handshake, and a silent one waits for its time-out. So nobody who is not let in keeps others
-out.
+"""Accepts the connections of clients: binds the listeners, and keeps the number of connections
+within limits (:mod:`cellfeed.bridge.gateway.open_connections`).
 """
 
 from __future__ import annotations
@@ -14,7 +9,6 @@ import errno
 import logging
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,17 +22,16 @@ from cellfeed.bridge.gateway.limits import (
     AUTHENTICATION_THREADS,
     AUTHENTICATION_TIMEOUT_S,
     CONNECTIONS_MAX,
-    CONNECTIONS_PER_ADDRESS_MAX,
     DESCRIPTORS_RESERVED,
     PEER_WARNINGS_MAX,
     PEER_WARNINGS_S,
-    STRANGERS_MAX,
-    STRANGERS_PER_ADDRESS_MAX,
     TLS_SHUTDOWN_TIMEOUT_S,
 )
+from cellfeed.bridge.gateway.open_connections import OpenConnections
 from cellfeed.bridge.gateway.security.authentication import Authentication
+from cellfeed.bridge.gateway.security.certificates import Certificates
 from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
-from cellfeed.bridge.gateway.security.listeners import Listener, tls_context
+from cellfeed.bridge.gateway.security.listeners import Listener
 from cellfeed.bridge.gateway.security.subject import subject_principal
 from cellfeed.bridge.gateway.security.users import ANONYMOUS
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames
@@ -62,34 +55,30 @@ class Acceptor:
         self._executor = ThreadPoolExecutor(
             AUTHENTICATION_THREADS, thread_name_prefix="gateway-passwords"
         )
-        self._bound: list[tuple[Listener, ssl.SSLContext | None, socket.socket]] = []
+        self._bound: list[tuple[Listener, Certificates, socket.socket]] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._connections: dict[asyncio.Task[None], None] = {}
-        self._by_address: Counter[str] = Counter()
-        self._strangers: dict[asyncio.Task[None], str] = {}
-        """With their addresses; the longest there first."""
-        self._strangers_by_address: dict[str, dict[asyncio.Task[None], None]] = {}
         self._large_frames = LargeFrames()
-        self._connections_max = min(CONNECTIONS_MAX, descriptors_max() - DESCRIPTORS_RESERVED)
-        if self._connections_max < CONNECTIONS_MAX:
+        connections_max = min(CONNECTIONS_MAX, descriptors_max() - DESCRIPTORS_RESERVED)
+        if connections_max < CONNECTIONS_MAX:
             _log.warning(
                 "at most %d connections, not %d: the process may open %d files (ulimit -n)",
-                self._connections_max,
+                connections_max,
                 CONNECTIONS_MAX,
                 descriptors_max(),
             )
+        self._open = OpenConnections(connections_max)
         self.ports: dict[str, int] = {}
         """By listener."""
 
     @property
     def connections(self) -> int:
         """Open connections."""
-        return len(self._connections)
+        return len(self._open)
 
     async def bind(self, listener: Listener) -> None:
         """Takes the listener's port, at each address of its host. Nobody is served before
         :meth:`serve`. Raises InvalidRequest for certificates that cannot be used, OSError."""
-        tls = tls_context(listener)
+        certificates = Certificates(listener)
         addresses = await asyncio.get_running_loop().getaddrinfo(
             listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -100,7 +89,7 @@ class Acceptor:
             )
             bound.setblocking(False)
             port = bound.getsockname()[1]
-            self._bound.append((listener, tls, bound))
+            self._bound.append((listener, certificates, bound))
         self.ports[listener.name] = port
 
     def serve(self) -> None:
@@ -108,11 +97,16 @@ class Acceptor:
         self._accepting = [
             asyncio.create_task(
                 keep_running(
-                    f"gateway-{listener.name}", partial(self._accept, listener, tls, bound)
+                    f"gateway-{listener.name}", partial(self._accept, listener, certificates, bound)
                 )
             )
-            for listener, tls, bound in self._bound
+            for listener, certificates, bound in self._bound
         ]
+
+    def refresh_certificates(self) -> None:
+        """Takes changed certificates of all listeners. Reads files; in any thread."""
+        for _, certificates, _ in self._bound:
+            certificates.refresh()
 
     def stop(self) -> None:
         """Accepts no further connections."""
@@ -123,13 +117,14 @@ class Acceptor:
 
     async def close(self) -> None:
         """Ends every connection."""
-        for task in list(self._connections):
+        tasks = self._open.tasks()
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._connections, *self._accepting, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._accepting, return_exceptions=True)
         self._executor.shutdown(wait=True)
 
     async def _accept(
-        self, listener: Listener, tls: ssl.SSLContext | None, bound: socket.socket
+        self, listener: Listener, certificates: Certificates, bound: socket.socket
     ) -> None:
         loop = asyncio.get_running_loop()
         while bound.fileno() >= 0:
@@ -146,55 +141,30 @@ class Acceptor:
                 _refusals.warn(
                     "a connection from %s was refused: %d are open, %d of them from there",
                     host,
-                    len(self._connections),
-                    self._by_address[host],
+                    len(self._open),
+                    self._open.of_address(host),
                 )
                 opened.close()
                 continue
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = asyncio.create_task(self._serve(context, listener, tls, opened, host))
-            self._connections[task] = None
-            self._by_address[host] += 1
-            self._strangers[task] = host
-            self._strangers_by_address.setdefault(host, {})[task] = None
-            task.add_done_callback(partial(self._ended, host))
-            await asyncio.sleep(
-                0
-            )  # many may wait to be accepted: those before them have their turn
+            task = asyncio.create_task(
+                self._serve(context, listener, certificates.context, opened, host)
+            )
+            self._open.begun(task, host)
+            task.add_done_callback(self._open.ended)
+            # Where many wait to be accepted, those before them have their turn.
+            await asyncio.sleep(0)
 
     def _has_room(self, host: str) -> bool:
         """Whether there is room for one more stranger of the address, or the oldest one made it."""
-        theirs = self._strangers_by_address.get(host, {})
-        if len(theirs) >= STRANGERS_PER_ADDRESS_MAX:
-            self._send_away(next(iter(theirs)))
-        elif len(self._strangers) >= min(STRANGERS_MAX, self._connections_max // 2):
-            self._send_away(next(iter(self._strangers)))
-        return (
-            len(self._connections) < self._connections_max
-            and self._by_address[host] < CONNECTIONS_PER_ADDRESS_MAX
-        )
-
-    def _send_away(self, stranger: asyncio.Task[None]) -> None:
-        host = self._strangers[stranger]
-        _refusals.warn("a connection from %s was not let in soon enough for the next one", host)
-        stranger.cancel()
-        self._known(stranger)
-
-    def _known(self, task: asyncio.Task[None]) -> None:
-        """The connection is none of a stranger any more."""
-        host = self._strangers.pop(task, None)
-        if host is not None:
-            theirs = self._strangers_by_address[host]
-            theirs.pop(task)
-            if not theirs:
-                del self._strangers_by_address[host]
-
-    def _ended(self, host: str, task: asyncio.Task[None]) -> None:
-        self._known(task)
-        self._connections.pop(task, None)
-        self._by_address[host] -= 1
-        if not self._by_address[host]:
-            del self._by_address[host]
+        if (stranger := self._open.in_the_way(host)) is not None:
+            task, address = stranger
+            _refusals.warn(
+                "a connection from %s was not let in soon enough for the next one", address
+            )
+            task.cancel()
+            self._open.known(task)
+        return self._open.has_room(host)
 
     async def _serve(
         self,
@@ -238,7 +208,7 @@ class Acceptor:
             writer,
             principal=subject_principal(writer.get_extra_info("peercert")) or ANONYMOUS,
             authentication=authentication,
-            on_known=lambda: self._known(task),
+            on_known=lambda: self._open.known(task),
         )
         try:
             with suppress(asyncio.CancelledError):

@@ -1,13 +1,14 @@
-"""A gateway follows these while it serves: the heads of its logs, the rights of its users, and the
-schemas of its columns."""
+"""A gateway follows these while it serves: the heads of its logs, the rights of its users, its
+certificates, and the schemas of its columns."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from cellfeed.bridge.gateway.context import GatewayContext
-from cellfeed.bridge.gateway.limits import SECURITY_LOOK_S
+from cellfeed.bridge.gateway.limits import CERTIFICATES_LOOK_S, SECURITY_LOOK_S
 from cellfeed.bridge.gateway.security.users import read_security
 from cellfeed.bridge.gateway.topics.typed_topics import TYPED_LOOK_S, TypedTopics
 from cellfeed.store.engines.contract.state_table import StateTable
@@ -53,6 +54,13 @@ async def follow_security(context: GatewayContext, state: StateTable) -> None:
                 context.kept_fetches.wake()
         except CellfeedError as error:
             _log.warning("users and ACLs cannot be read just now, and stay as they were: %s", error)
+
+
+async def follow_certificates(refresh: Callable[[], None]) -> None:
+    """Has the listeners take certificates that were replaced."""
+    while True:
+        await asyncio.sleep(CERTIFICATES_LOOK_S)
+        await asyncio.to_thread(refresh)
 
 
 async def follow_typed(context: GatewayContext, typed: TypedTopics) -> None:

@@ -197,6 +197,9 @@ PASSWORD_BYTES_MAX: Final = 1_024
 PRINCIPAL_BYTES_MAX: Final = 255
 """UTF-8 bytes of a password, and of a user's name or a certificate's subject."""
 
+CERTIFICATES_LOOK_S: Final = 5.0
+"""How often the files of certificates are looked at; SIGHUP asks for a look at once."""
+
 SECURITY_LOOK_S: Final = 1.0
 """How often users and ACLs are read: a change is in force after so long, on connections that are
 open as well."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.gateway.config import GatewayConfig
@@ -20,7 +22,8 @@ def run_gateway(
     stop: threading.Event,
     on_started: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Serves until ``stop`` is set; blocks. ``on_started`` gets both ports. Raises ProtectData for
+    """Serves until ``stop`` is set; blocks. SIGHUP has it take replaced certificates, where it runs
+    in the main thread. ``on_started`` gets both ports. Raises ProtectData for
     an address beyond loopback, StaleWriter when another process has taken this gateway's name.
     """
 
@@ -32,6 +35,10 @@ def run_gateway(
             raise RuntimeError("a gateway that was started knows of the others")
         superseded.add_done_callback(lambda _: stop.set())
         collect_seldom()
+        with suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGHUP, gateway.refresh_certificates
+            )
         if on_started is not None:
             on_started(gateway.port, gateway.registry_port)
         await asyncio.get_running_loop().run_in_executor(None, stop.wait)

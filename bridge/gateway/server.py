@@ -22,6 +22,7 @@ from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.context import GatewayContext
 from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
 from cellfeed.bridge.gateway.following import (
+    follow_certificates,
     follow_heads,
     follow_security,
     follow_typed,
@@ -150,6 +151,7 @@ class Gateway:
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "gateway-heads": partial(follow_heads, self.context, listener),
             "gateway-acls": partial(follow_security, self.context, self._datastore.state),
+            "gateway-certificates": partial(follow_certificates, self.refresh_certificates),
             "gateway-schemas": partial(follow_typed, self.context, typed),
         }
         self._background += [
@@ -186,6 +188,10 @@ class Gateway:
         if self._block_files is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._block_files.close)
         self._coordination_executor.shutdown(wait=True)
+
+    def refresh_certificates(self) -> None:
+        """Takes certificates whose files were replaced. Reads files; in any thread."""
+        self._acceptor.refresh_certificates()
 
     @property
     def connections(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.gateway import accepting
+from cellfeed.bridge.gateway import accepting, open_connections
 from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.limits import COORDINATION_THREADS, DESCRIPTORS_RESERVED
 from cellfeed.bridge.gateway.security import authentication
@@ -132,7 +132,7 @@ def test_silent_peers_keep_nobody_out(
     listener: str,
     limit: str,
 ) -> None:
-    monkeypatch.setattr(accepting, limit, STRANGERS)
+    monkeypatch.setattr(open_connections, limit, STRANGERS)
 
     async def use(gateway: Gateway) -> None:
         peers = [await silent(gateway, listener) for _ in range(3 * STRANGERS)]

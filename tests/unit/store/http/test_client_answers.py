@@ -324,7 +324,7 @@ def test_answers_to_other_requests_alone_leave_a_put_unknown_and_a_read_without_
 ) -> None:
     with (
         answering(by_route(cell()), Once(1_000_000)) as (url, _),
-        Client(url, "trips", timeout_s=0.3) as client,
+        Client(url, "trips", timeout_s=1) as client,
         pytest.raises(kind),
     ):
         call(client)
@@ -342,7 +342,7 @@ def test_a_second_answer_on_the_connection_is_nobodys() -> None:
 
     with (
         served(talk) as url,
-        Client(url, "trips", timeout_s=0.3) as client,
+        Client(url, "trips", timeout_s=1) as client,
         pytest.raises(OutcomeUnknown),
     ):
         client.put_cell(ROW, "BASE", 1, {})

@@ -1,4 +1,19 @@
-"""One tree of errors for the whole product. Each class says who can do something about it.
+"""One tree of errors for the whole product::
+
+    CellfeedError
+    ├── InvalidRequest
+    │   ├── InvalidRowKey, InvalidColumn, InvalidRefKey, AnswerTooLarge, UrlTooLong, HeadTooLarge
+    │   ├── InvalidBody: BodyTooLarge
+    │   ├── InvalidLocation: Trimmed
+    │   └── UnsupportedMediaType, MethodNotAllowed
+    ├── NotFound: UnknownDatastore, UnknownShard, UnknownRoute
+    ├── CellConflict, RowErased, Refused, StaleWriter, StaleView, DataDamaged
+    ├── Unavailable
+    │   ├── Overloaded: BodiesFull
+    │   ├── StorageUnavailable: ShardMoving, ForeignServer, NoMinion
+    │   └── WrongAnswer, RequestTimedOut, WaitTimedOut, PartitionMoved, OutcomeUnknown
+    └── ProtectData: DictionaryLost, WrongServerSettings, OtherHistory, NodeAhead, GroupTaken,
+                     IncompatibleSchema
 
 An error that its own room always catches is no part of the tree, and derives from Exception.
 

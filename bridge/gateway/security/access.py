@@ -1,4 +1,5 @@
-"""Who comes in, and with which rights: the users and ACLs as a gateway has last read them."""
+"""The users and ACLs as a gateway has last read them: one value, which answers each question of
+authentication and of rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listener's certificates, taken anew when their files change.
+"""A listener's certificates, read again when their files change.
 
 New handshakes have the new ones; connections that are open stay. Files are replaced one after the
 other, and may not fit in between: then the certificates that are in use stay, the log says why, and

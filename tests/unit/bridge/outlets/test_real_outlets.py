@@ -17,7 +17,7 @@ from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard import position
-from cellfeed.store import outlet_watch
+from cellfeed.store import watched_outlet
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.token import Places, Token
@@ -216,7 +216,7 @@ def test_an_index_that_is_waited_for_finds_the_row(datastore: Datastore) -> None
 def polling_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is answered by a poll, and no offset is saved because it is time to."""
     for name in ("POLL_FIRST_S", "POLL_MAX_S", "POLL_WOKEN_S"):
-        monkeypatch.setattr(outlet_watch, name, 600.0)
+        monkeypatch.setattr(watched_outlet, name, 600.0)
     monkeypatch.setattr(position, "SAVE_EVERY_S", 600.0)
 
 

@@ -21,8 +21,8 @@ MARKED: Final = {
     "cellfeed/testing/zookeeper_tree.py:TreeClient.commit": "cas.zookeeper",
     "store/engines/mysql/guard.py:Guard.alter": "cas.alter",
     "store/engines/mysql/locks.py:take_lock": "claim.lock",
-    "store/engines/mysql/replication.py:make_read_only": "fence.server",
-    "store/engines/mysql/replication.py:open_for_writes": "role.open",
+    "store/engines/mysql/read_only.py:make_read_only": "fence.server",
+    "store/engines/mysql/read_only.py:open_for_writes": "role.open",
     "store/engines/mysql/replication.py:follow": "role.follow",
     "store/engines/mysql/replication.py:stop_following": "role.leave",
     "store/clusters/operating/new_master.py:raise_epoch": "role.raise",
@@ -40,8 +40,8 @@ THROUGH: Final = {
 """Calls that go through one of those, by the call with which they do."""
 
 OTHERS: Final = {
-    "store/engines/contract/engine.py:StateTable.commit": "a protocol",
-    "store/engines/contract/engine.py:NodeStateTable.commit": "a protocol",
+    "store/engines/contract/state_table.py:StateTable.commit": "a protocol",
+    "store/engines/contract/state_table.py:NodeStateTable.commit": "a protocol",
     "bridge/coordination/open.py:_NoStorage.commit": "refuses",
     "bridge/coordination/zookeeper/client.py:ZooKeeperClient.commit": "abstract",
     "bridge/export/unit_producer.py:UnitProducer.commit": (
@@ -56,6 +56,7 @@ RECEIVERS: Final = {
     "state",
     "_state",
     "_base",
+    "base",
     "_history",
     "client",
     "self",
@@ -81,11 +82,11 @@ SQL_BESIDE: Final = {
     "store/backups/into_mysql.py": (
         "a restore, of storage that nobody can open: failpoints mysql.restore.*"
     ),
-    "store/clusters/operating/create.py:_follows_already": "the text of an error",
+    "store/clusters/operating/bare_servers.py:_follows_already": "the text of an error",
     "store/engines/mysql/migrations.py:_only_runner": (
         "one process migrates: failpoints mysql.migrate.*"
     ),
-    "store/engines/mysql/replication.py:_settings_lock": (
+    "store/engines/mysql/semi_sync.py:_settings_lock": (
         "two connections that set the same: failpoints cas.guard.* of the write that needs it"
     ),
 }

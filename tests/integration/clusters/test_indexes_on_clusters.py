@@ -183,6 +183,11 @@ def test_a_query_that_lacks_a_row_since_its_cells_came_from_a_minion_is_stale(
         cluster.servers["c"].sql("STOP SLAVE SQL_THREAD")
         put = datastore.put_cell(second, "BASE", 1, {"driver": "x", "n": 2})
         assert put.acknowledged
+        shard, added_id = put.shard, put.added_id
+        assert shard is not None
+        assert added_id is not None
+        # An acknowledged cell is shown once a minion has applied it, not only received it.
+        wait_until(lambda: datastore.heads()[shard].watermark > added_id, "the cell is shown")
         caught_up(datastore, version)
         current = datastore.engine.indexes.current
 

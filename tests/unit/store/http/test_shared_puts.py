@@ -282,8 +282,10 @@ def test_a_caller_that_is_interrupted_while_it_waits_leaves_the_others_a_sender(
     """Before it is woken to send, and after."""
     held, wait = Held(), blocking_puts._Put.wait
     target: list[Any] = []
+    chosen = threading.Event()
 
     def interrupted(put: Any, _timeout_s: float) -> bool:
+        assert chosen.wait(20)
         woken = wait(put, 10.0 if is_appointed else 0.5)
         if put in target and woken is is_appointed:
             raise KeyboardInterrupt
@@ -294,6 +296,7 @@ def test_a_caller_that_is_interrupted_while_it_waits_leaves_the_others_a_sender(
         puts = put_behind_the_first(client, callers, held, 4)
         assert client._puts is not None
         target.append(client._puts._own.queue._waiting[0])
+        chosen.set()
         if is_appointed:
             held.released.set()
         ended = [put.exception(15) for put in puts[1:]]

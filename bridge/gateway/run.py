@@ -6,7 +6,6 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.gateway.config import GatewayConfig
@@ -22,9 +21,10 @@ def run_gateway(
     stop: threading.Event,
     on_started: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Serves until ``stop`` is set; blocks. SIGHUP has it take replaced certificates, where it runs
-    in the main thread. ``on_started`` gets both ports. Raises ProtectData for
-    an address beyond loopback, StaleWriter when another process has taken this gateway's name.
+    """Serves until ``stop`` is set; blocks. In the main thread SIGHUP has it take replaced
+    certificates; elsewhere signals are left to the program. ``on_started`` gets both ports. Raises
+    ProtectData for an address beyond loopback, StaleWriter when another process has taken this
+    gateway's name.
     """
 
     async def serve() -> None:
@@ -35,7 +35,7 @@ def run_gateway(
             raise RuntimeError("a gateway that was started knows of the others")
         superseded.add_done_callback(lambda _: stop.set())
         collect_seldom()
-        with suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread
+        if threading.current_thread() is threading.main_thread():  # others get no signals
             asyncio.get_running_loop().add_signal_handler(
                 signal.SIGHUP, gateway.refresh_certificates
             )

@@ -124,3 +124,51 @@ every reading process keeps it in memory."""
 DICTIONARIES_MAX: Final = 256
 """Dictionaries of a datastore, of all columns and all times: each is kept for ever, in every
 reading process too (60 kB with zstd's table)."""
+
+# --- security -------------------------------------------------------------------------------------
+SCRAM_ITERATIONS: Final = 8_192
+"""Of a new credential; Kafka's default is 4,096, the least that RFC 7677 allows. Some 5 ms for a
+client that knows the password, and for each guess."""
+
+PASSWORD_BYTES_MAX: Final = 1_024
+PRINCIPAL_BYTES_MAX: Final = 255
+"""UTF-8 bytes of a password, and of a user's name or a certificate's subject."""
+
+CERTIFICATES_LOOK_S: Final = 5.0
+"""How often the files of certificates are looked at; SIGHUP asks for a look at once."""
+
+SECURITY_LOOK_S: Final = 0.5
+"""How often users, tokens and ACLs are read: a change is in force within a second, on connections
+that are open as well."""
+
+CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
+"""Open connections from one address: a host full of consumers fits, and leaves room for others."""
+
+STRANGERS_MAX: Final = 1_000
+STRANGERS_PER_ADDRESS_MAX: Final = 500
+"""Connections whose peer has not come through TLS and authentication yet; at most half of all
+connections. An honest one needs milliseconds for that, so these are thousands in a second."""
+
+ACCEPT_PAUSE_S: Final = 0.5
+"""How long a listener rests when the process has no descriptor or memory left for a connection."""
+
+AUTHENTICATION_THREADS: Final = 1
+"""Threads that verify passwords: 5 ms each, so 200 logins in a second. Guesses take one core at
+most, and wait for each other, not commits for them."""
+
+AUTHENTICATION_TIMEOUT_S: Final = 10.0
+"""From a connection's beginning to its authentication, TLS and SASL each: a peer that takes longer
+is disconnected, however slowly it talks."""
+
+AUTHENTICATION_FAILED_DELAY_S: Final = 0.2
+"""The answer to a failed authentication waits for so long: guessing is slow, and the time reveals
+nothing."""
+
+PEER_WARNINGS_MAX: Final = 20
+PEER_WARNINGS_S: Final = 60.0
+"""Warnings of one kind about acts of peers (malformed frames, refused connections, failed logins)
+that are written in so many seconds, all peers together. The others are counted, and one line has
+their number. Two hundred bytes each: a peer that does nothing else costs a disk 6 MB a day."""
+
+TLS_SHUTDOWN_TIMEOUT_S: Final = 2.0
+"""How long a closed connection waits for its peer's end of TLS."""

@@ -1,5 +1,5 @@
 """Accepts the connections of clients: binds the listeners, and keeps the number of connections
-within limits (:mod:`cellfeed.bridge.gateway.open_connections`).
+within limits (:mod:`cellfeed.store.security.open_connections`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from typing import Final
 from cellfeed.bridge.gateway.connection import Connection
 from cellfeed.bridge.gateway.context import GatewayContext
 from cellfeed.bridge.gateway.limits import (
+    CONNECTIONS_MAX,
+    DESCRIPTORS_RESERVED,
+)
+from cellfeed.bridge.gateway.security.authentication import Authentication
+from cellfeed.bridge.gateway.security.listeners import Listener
+from cellfeed.bridge.gateway.wire.large_frames import LargeFrames
+from cellfeed.store.background import keep_running
+from cellfeed.store.descriptors import descriptors_max
+from cellfeed.store.limits import (
     ACCEPT_PAUSE_S,
     AUTHENTICATION_THREADS,
     AUTHENTICATION_TIMEOUT_S,
-    CONNECTIONS_MAX,
-    DESCRIPTORS_RESERVED,
     PEER_WARNINGS_MAX,
     PEER_WARNINGS_S,
     TLS_SHUTDOWN_TIMEOUT_S,
 )
-from cellfeed.bridge.gateway.open_connections import OpenConnections
-from cellfeed.bridge.gateway.security.authentication import Authentication
-from cellfeed.bridge.gateway.security.certificates import Certificates
-from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
-from cellfeed.bridge.gateway.security.listeners import Listener
-from cellfeed.bridge.gateway.security.subject import subject_principal
-from cellfeed.bridge.gateway.security.users import ANONYMOUS
-from cellfeed.bridge.gateway.wire.large_frames import LargeFrames
-from cellfeed.store.background import keep_running
-from cellfeed.store.descriptors import descriptors_max
+from cellfeed.store.security.certificates import Certificates
+from cellfeed.store.security.limited_warnings import LimitedWarnings
+from cellfeed.store.security.open_connections import OpenConnections
+from cellfeed.store.security.subject import subject_principal
+from cellfeed.store.security.users import ANONYMOUS
 
 _log = logging.getLogger("cellfeed.gateway")
 _refusals = LimitedWarnings(
@@ -78,7 +80,7 @@ class Acceptor:
     async def bind(self, listener: Listener) -> None:
         """Takes the listener's port, at each address of its host. Nobody is served before
         :meth:`serve`. Raises InvalidRequest for certificates that cannot be used, OSError."""
-        certificates = Certificates(listener)
+        certificates = Certificates(listener.tls_files, listener.title)
         addresses = await asyncio.get_running_loop().getaddrinfo(
             listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )

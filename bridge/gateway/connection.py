@@ -26,19 +26,14 @@ from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.limits import (
     AUTHENTICATION_FRAME_BYTES_MAX,
     AUTHENTICATION_REQUESTS_MAX,
-    AUTHENTICATION_TIMEOUT_S,
     FRAME_BYTES_MAX,
     FRAME_TIMEOUT_S,
     IDLE_TIMEOUT_S,
-    PEER_WARNINGS_MAX,
-    PEER_WARNINGS_S,
     STOP_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.request import Request, parsed
 from cellfeed.bridge.gateway.sasl_requests import check_kind, sasl_answer
 from cellfeed.bridge.gateway.security.authentication import Authentication
-from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
-from cellfeed.bridge.gateway.security.users import ANONYMOUS
 from cellfeed.bridge.gateway.sending import Sender
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
@@ -48,6 +43,13 @@ from cellfeed.bridge.gateway.wire.protocol import (
     write_response,
 )
 from cellfeed.bridge.gateway.wire.request_queue import RequestQueue
+from cellfeed.store.limits import (
+    AUTHENTICATION_TIMEOUT_S,
+    PEER_WARNINGS_MAX,
+    PEER_WARNINGS_S,
+)
+from cellfeed.store.security.limited_warnings import LimitedWarnings
+from cellfeed.store.security.users import ANONYMOUS
 
 _log = logging.getLogger("cellfeed.gateway")
 _refusals = LimitedWarnings(

@@ -18,14 +18,14 @@ from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.bridge.gateway.log.newest import Newest
-from cellfeed.bridge.gateway.security.access import Security
 from cellfeed.bridge.gateway.security.listeners import Protection
-from cellfeed.bridge.gateway.security.rights import Kind, Operation
 from cellfeed.bridge.gateway.topics.topics import Topic, Topics
 from cellfeed.bridge.gateway.unsent import Unsent
 from cellfeed.bridge.gateway.wire.metadata_answer import MetadataPartitions
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.following.heads import LogHeads
+from cellfeed.store.security.access import Security
+from cellfeed.store.security.rights import Kind, Operation
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable
 
 from cellfeed.bridge.gateway.context import GatewayContext
-from cellfeed.bridge.gateway.limits import CERTIFICATES_LOOK_S, SECURITY_LOOK_S
-from cellfeed.bridge.gateway.security.users import read_security
 from cellfeed.bridge.gateway.topics.typed_topics import TYPED_LOOK_S, TypedTopics
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.following.heads import POLL_INTERVAL_S
+from cellfeed.store.limits import CERTIFICATES_LOOK_S, SECURITY_LOOK_S
+from cellfeed.store.security.users import read_security
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")

@@ -39,8 +39,7 @@ from cellfeed.bridge.gateway.metrics import GatewayMetrics, with_metrics
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.gateway.registry_server import RegistryServer
 from cellfeed.bridge.gateway.security.listeners import Listener as GatewayListener
-from cellfeed.bridge.gateway.security.listeners import check_listener, is_loopback
-from cellfeed.bridge.gateway.security.users import read_security
+from cellfeed.bridge.gateway.security.listeners import check_listener
 from cellfeed.bridge.gateway.served_topics import registry_of, topics_of
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
 from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
@@ -48,6 +47,8 @@ from cellfeed.store.background import keep_running
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData, StaleWriter
 from cellfeed.store.following.heads import LogHeads
+from cellfeed.store.security.loopback import is_loopback
+from cellfeed.store.security.users import read_security
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")

@@ -11,9 +11,12 @@ import msgspec
 import typer
 from rich.table import Table
 
-from cellfeed.bridge.gateway.security.access import User
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.users import (
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
+from cellfeed.cli.output import JsonOption, console, errors, print_json
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.security.access import User
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.users import (
     allow,
     list_acls,
     list_users,
@@ -23,9 +26,6 @@ from cellfeed.bridge.gateway.security.users import (
     remove_acl,
     remove_user,
 )
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
-from cellfeed.cli.output import JsonOption, console, errors, print_json
-from cellfeed.store.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from cellfeed.assembly.datastore import Opened

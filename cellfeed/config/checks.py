@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from cellfeed.bridge.coordination.open import check_coordination
-from cellfeed.bridge.gateway.security.listeners import check_listener, is_loopback
+from cellfeed.bridge.gateway.security.listeners import check_listener
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
 from cellfeed.bridge.typed.declaration import check_layout, check_schemas
 from cellfeed.config.gateway import GatewayProcessConfig
@@ -17,6 +17,7 @@ from cellfeed.store.backups.due import INCREMENTS_MAX
 from cellfeed.store.backups.encryption import recipients_of
 from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.errors import InvalidRequest, ProtectData
+from cellfeed.store.security.loopback import is_loopback
 
 _DAY_S: Final = 86_400
 _PORT_MAX: Final = 65_535

@@ -24,13 +24,13 @@ from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.apis.advertised import APIS, FLEXIBLE_FROM
 from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.security.access import Security
-from cellfeed.bridge.gateway.security.users import allow, list_users, put_user
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.bridge.gateway.wire.fetch_request import read_fetch
 from cellfeed.bridge.gateway.wire.protocol import read_head, read_request, write_response
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.state_table import StateTable
+from cellfeed.store.security.access import Security
+from cellfeed.store.security.users import allow, list_users, put_user
 from tests.clients.rights.group_rows import GROUP_ROWS
 from tests.clients.rights.log_rows import LOG_ROWS, fetched
 from tests.clients.rights.other_rows import OTHER_ROWS

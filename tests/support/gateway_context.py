@@ -16,10 +16,10 @@ from cellfeed.bridge.gateway.apis import api_01_fetch
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
-from cellfeed.bridge.gateway.security.access import Security
 from cellfeed.bridge.gateway.wire.fetch_request import fetch_of
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.security.access import Security
 
 CLAIM = Claim("__gateways", "__consumer_offsets", 5, "gateway-1", 77)
 TOPIC = "trips"

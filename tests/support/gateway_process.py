@@ -22,9 +22,9 @@ from cellfeed.bridge.coordination.open import IN_STORE, open_coordinator
 from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.run import run_gateway
 from cellfeed.bridge.gateway.security.listeners import Listener
-from cellfeed.bridge.gateway.security.scram import MECHANISMS
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.security.scram import MECHANISMS
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.security.rights import Acl
 
 KEY: Final = 29
 VERSIONS: Final = (1, 3)

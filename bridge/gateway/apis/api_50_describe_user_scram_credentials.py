@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.security.access import Security
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.security.access import Security
 
 KEY: Final = 50
 VERSIONS: Final = (0, 0)

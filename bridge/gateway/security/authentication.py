@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.limits import (
+from cellfeed.store.limits import (
     AUTHENTICATION_FAILED_DELAY_S,
     PEER_WARNINGS_MAX,
     PEER_WARNINGS_S,
 )
-from cellfeed.bridge.gateway.security.access import Security
-from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
-from cellfeed.bridge.gateway.security.scram import (
+from cellfeed.store.security.access import Security
+from cellfeed.store.security.limited_warnings import LimitedWarnings
+from cellfeed.store.security.scram import (
     PLAIN,
     AuthenticationFailed,
     ScramExchange,

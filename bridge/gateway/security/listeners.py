@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from ipaddress import ip_address
-from pathlib import Path
 from typing import Final, Literal
 
-from cellfeed.bridge.gateway.security.scram import HASHES, MECHANISMS
 from cellfeed.store.errors import InvalidRequest, ProtectData
+from cellfeed.store.security import certificates
+from cellfeed.store.security.certificates import TlsFiles
+from cellfeed.store.security.loopback import is_loopback
+from cellfeed.store.security.scram import HASHES, MECHANISMS
 
 Protection = Literal["plaintext", "tls", "sasl_plaintext", "sasl_tls"]
 DEFAULT_NAME: Final = "default"
@@ -35,6 +36,18 @@ class Listener:
     mechanisms: tuple[str, ...] = tuple(HASHES)
 
     @property
+    def title(self) -> str:
+        """For messages."""
+        return f"listener {self.name!r}"
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """None without TLS."""
+        if not self.has_tls or self.certificate is None or self.key is None:
+            return None
+        return TlsFiles(self.certificate, self.key, self.client_ca)
+
+    @property
     def has_tls(self) -> bool:
         return self.security in ("tls", "sasl_tls")
 
@@ -46,7 +59,7 @@ class Listener:
 def check_listener(listener: Listener) -> None:
     """Raises ProtectData for an address beyond loopback without TLS and authentication,
     InvalidRequest for settings that do not fit together."""
-    name = f"listener {listener.name!r}"
+    name = listener.title
     if listener.has_tls and not (listener.certificate and listener.key):
         raise InvalidRequest(
             f"{name}: security {listener.security} needs certificate and key, two PEM files"
@@ -76,34 +89,7 @@ def check_listener(listener: Listener) -> None:
 
 
 def tls_context(listener: Listener) -> ssl.SSLContext | None:
-    """For a listener with TLS: 1.2 or newer; with ``client_ca`` no client without a certificate.
-    Raises InvalidRequest for files that cannot be used."""
-    if not listener.has_tls or listener.certificate is None or listener.key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for path in (listener.certificate, listener.key, listener.client_ca):
-        if path is not None and not Path(path).is_file():
-            raise InvalidRequest(f"listener {listener.name!r}: no file {path!r}")
-    try:
-        context.load_cert_chain(listener.certificate, listener.key, password=lambda: b"")
-        if listener.client_ca is not None:
-            context.load_verify_locations(listener.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (ssl.SSLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or type(error).__name__
-        raise InvalidRequest(
-            f"listener {listener.name!r}: certificate, key or client_ca cannot be used ({reason}):"
-            " unencrypted PEM files that fit"
-        ) from None
-    return context
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine's loopback, without asking a name server."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """For a listener with TLS; with ``client_ca`` no client without a certificate. Raises
+    InvalidRequest for files that cannot be used."""
+    files = listener.tls_files
+    return None if files is None else certificates.tls_context(files, listener.title)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Final, NamedTuple
 
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.users import OPERATIONS
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.users import OPERATIONS
 
 TOPIC, OTHER_TOPIC, NO_TOPIC = "trips", "trips.BASE", "spirt"
 

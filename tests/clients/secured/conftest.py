@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.users import allow, put_user
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.users import allow, put_user
 from tests.support.certificates import make_certificates
 from tests.support.free_ports import free_ports
 from tests.support.running_gateway import GatewayProcess

@@ -9,8 +9,8 @@ import struct
 import pytest
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.users import allow, remove_acl
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.users import allow, remove_acl
 from tests.support.raw_requests import ask, encoded
 from tests.support.secured_gateway import CELLS, PASSWORD, Client, Secured, confluent, request
 from tests.support.waiting import wait_until

@@ -11,8 +11,8 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.users import allow, put_user, remove_acl, remove_user
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.users import allow, put_user, remove_acl, remove_user
 from tests.support.secured_gateway import PASSWORD, TIMEOUT_S, Secured, request
 from tests.support.waiting import wait_until
 

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.bridge.gateway.security.subject import subject_principal
+from cellfeed.store.security.subject import subject_principal
 
 KINDS = (
     ("commonName", NameOID.COMMON_NAME),

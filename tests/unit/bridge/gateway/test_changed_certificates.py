@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cellfeed.bridge.gateway.security.certificates import Certificates
 from cellfeed.bridge.gateway.security.listeners import Listener
+from cellfeed.store.security.certificates import Certificates
 from tests.support import certificates
 
 
@@ -33,7 +33,7 @@ def listener_of(files: certificates.Certificates, port: int = 0) -> Listener:
 
 
 def test_files_that_did_not_change_are_not_read_again(old: certificates.Certificates) -> None:
-    listener = Certificates(listener_of(old))
+    listener = Certificates(listener_of(old).tls_files, "the listener")
     context = listener.context
     listener.refresh()
     assert listener.context is context
@@ -46,7 +46,7 @@ def test_a_file_that_does_not_fit_yet_changes_nothing_until_the_others_come(
     part: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    listener = Certificates(listener_of(old))
+    listener = Certificates(listener_of(old).tls_files, "the listener")
     context = listener.context
     Path(getattr(old, part)).unlink()
     for _ in range(3):
@@ -60,6 +60,6 @@ def test_a_file_that_does_not_fit_yet_changes_nothing_until_the_others_come(
 
 
 def test_a_listener_without_tls_has_no_certificates() -> None:
-    listener = Certificates(Listener())
+    listener = Certificates(Listener().tls_files, "the listener")
     listener.refresh()
     assert listener.context is None

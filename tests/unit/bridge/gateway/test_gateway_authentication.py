@@ -17,19 +17,19 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.security import authentication as module
-from cellfeed.bridge.gateway.security.access import Security, User
 from cellfeed.bridge.gateway.security.authentication import Authentication
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.scram import make_credential
-from cellfeed.bridge.gateway.security.users import (
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.security.access import Security, User
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.scram import make_credential
+from cellfeed.store.security.users import (
     allow,
     list_acls,
     list_users,
     put_user,
     remove_user,
 )
-from cellfeed.store.engines.sqlite.state import SqliteState
-from cellfeed.store.errors import InvalidRequest
 
 PASSWORD = "pencil"
 CREDENTIALS = {

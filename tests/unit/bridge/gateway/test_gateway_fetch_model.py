@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.context import GatewayContext
-from cellfeed.bridge.gateway.security.access import Security
-from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.security.access import Security
+from cellfeed.store.security.rights import Acl
 from tests.support.session_client import (
     Partition,
     SessionClient,

@@ -14,12 +14,12 @@ from kio.schema.errors import ErrorCode
 from cellfeed.bridge.gateway.apis import api_01_fetch, fetch_reads
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
-from cellfeed.bridge.gateway.security.access import Security
-from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.unsent import Unsent
 from cellfeed.bridge.gateway.wire.fetch_request import fetch_of
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.security.access import Security
+from cellfeed.store.security.rights import Acl
 from tests.support.awaiting import awaited
 from tests.support.gateway_context import Heads
 

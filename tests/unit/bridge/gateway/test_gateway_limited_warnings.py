@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from cellfeed.bridge.gateway import connection
-from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.security.limited_warnings import LimitedWarnings
 from tests.unit.bridge.gateway.test_gateway_connection import connect, with_gateway
 
 TOLD_MAX = 3

@@ -12,10 +12,10 @@ import pytest
 from cellfeed.bridge.gateway.security.listeners import (
     Listener,
     check_listener,
-    is_loopback,
     tls_context,
 )
 from cellfeed.store.errors import InvalidRequest, ProtectData
+from cellfeed.store.security.loopback import is_loopback
 from tests.support.certificates import Certificates, make_certificates
 
 TLS: dict[str, Any] = {"certificate": "c.pem", "key": "k.pem"}

@@ -15,9 +15,9 @@ from kio.schema.errors import ErrorCode
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.gateway.apis import api_09_offset_fetch
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.security.access import Security
-from cellfeed.bridge.gateway.security.rights import Acl
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
+from cellfeed.store.security.access import Security
+from cellfeed.store.security.rights import Acl
 from tests.support.awaiting import awaited
 
 OFFSETS = {("open", 0): CommittedOffset(5), ("secret", 0): CommittedOffset(7)}

@@ -14,11 +14,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.gateway.context import GatewayContext
-from cellfeed.bridge.gateway.security.access import Security
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.users import allow
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.security.access import Security
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.users import allow
 from tests.support.session_client import SessionClient, ask, fetch_request, partitions_of
 from tests.unit.bridge.gateway.test_gateway_connection import connect, fetch, leave, with_gateway
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.bridge.gateway.security.scram import (
+from cellfeed.store.security.scram import (
     AuthenticationFailed,
     Credential,
     ScramExchange,

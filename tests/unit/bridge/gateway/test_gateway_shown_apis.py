@@ -19,10 +19,10 @@ from cellfeed.bridge.gateway.apis import (
     api_61_describe_producers,
     api_74_list_config_resources,
 )
-from cellfeed.bridge.gateway.security.access import Security, User
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.scram import HASHES, make_credential
 from cellfeed.store.engines.contract.values import Head
+from cellfeed.store.security.access import Security, User
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.scram import HASHES, make_credential
 from tests.support.gateway_context import PEER, TOPIC, KnownHeads, errors_of
 
 ME = PEER.principal

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.gateway import accepting, open_connections
+from cellfeed.bridge.gateway import accepting
 from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.bridge.gateway.limits import COORDINATION_THREADS, DESCRIPTORS_RESERVED
 from cellfeed.bridge.gateway.security import authentication
-from cellfeed.bridge.gateway.security.limited_warnings import LimitedWarnings
 from cellfeed.bridge.gateway.security.listeners import Listener
 from cellfeed.bridge.gateway.server import Gateway
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.security import open_connections
+from cellfeed.store.security.limited_warnings import LimitedWarnings
 from tests.support.certificates import Certificates, make_certificates
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellfeed.bridge.gateway.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
-from cellfeed.bridge.gateway.security.rights import Acl, Rights
-from cellfeed.bridge.gateway.security.scram import is_password
-from cellfeed.bridge.gateway.security.users import (
+from cellfeed.store.engines.sqlite.state import SqliteState
+from cellfeed.store.errors import InvalidRequest, NotFound
+from cellfeed.store.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
+from cellfeed.store.security.rights import Acl, Rights
+from cellfeed.store.security.scram import is_password
+from cellfeed.store.security.users import (
     allow,
     list_acls,
     list_users,
@@ -26,8 +28,6 @@ from cellfeed.bridge.gateway.security.users import (
     remove_acl,
     remove_user,
 )
-from cellfeed.store.engines.sqlite.state import SqliteState
-from cellfeed.store.errors import InvalidRequest, NotFound
 
 READS = Acl("alice", "topic", "trips", "read")
 

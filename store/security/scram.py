@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.bridge.gateway.limits import SCRAM_ITERATIONS
+from cellfeed.store.limits import SCRAM_ITERATIONS
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Mechanism to hash function."""

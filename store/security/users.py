@@ -24,17 +24,17 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cellfeed.bridge.gateway.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
-from cellfeed.bridge.gateway.security.access import Security, User
-from cellfeed.bridge.gateway.security.rights import Acl
-from cellfeed.bridge.gateway.security.scram import (
+from cellfeed.store.engines.contract.state_table import StateTable
+from cellfeed.store.engines.contract.values import StateEntry
+from cellfeed.store.errors import InvalidRequest, NotFound
+from cellfeed.store.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
+from cellfeed.store.security.access import Security, User
+from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.scram import (
     HASHES,
     SALT_BYTES,
     make_credential,
 )
-from cellfeed.store.engines.contract.state_table import StateTable
-from cellfeed.store.engines.contract.values import StateEntry
-from cellfeed.store.errors import InvalidRequest, NotFound
 
 ANONYMOUS: Final = "ANONYMOUS"
 OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {

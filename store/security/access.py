@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from cellfeed.bridge.gateway.security.rights import Acl, Kind, Operation, Rights
-from cellfeed.bridge.gateway.security.scram import Credential, no_credential
+from cellfeed.store.security.rights import Acl, Kind, Operation, Rights
+from cellfeed.store.security.scram import Credential, no_credential
 
 
 class User(msgspec.Struct, frozen=True):

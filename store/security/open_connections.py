@@ -1,4 +1,4 @@
-"""The open connections of a gateway, counted by address.
+"""The open connections of a server, counted by address.
 
 A connection counts from its first packet on: before TLS, before any authentication. A **stranger**
 is one whose peer has not come through both yet. Strangers take at most their own places. When these
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from cellfeed.bridge.gateway.limits import (
+from cellfeed.store.limits import (
     CONNECTIONS_PER_ADDRESS_MAX,
     STRANGERS_MAX,
     STRANGERS_PER_ADDRESS_MAX,

@@ -26,9 +26,6 @@ the log after any end of the owner before (I15). Crash points:
                                             between, the broker refuses the next transaction, as
                                             above; it is taken over once more, under claims that
                                             hold
-
-While the cluster is away nothing is read from the log but the batch under way and the one after it,
-so memory stays bounded; the log is the store's and waits.
 """
 
 from __future__ import annotations
@@ -36,28 +33,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from confluent_kafka import KafkaException
 
 from cellfeed.bridge.coordination.contract import Claim
-from cellfeed.bridge.export.batches import Batch, BatchReader
 from cellfeed.bridge.export.kafka_errors import Verdict, error_of, verdict, words
 from cellfeed.bridge.export.limits import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
-    READ_AHEAD_CELLS_MIN,
     REFUSED_LOOK_S,
-    SAVE_EVERY_S,
 )
-from cellfeed.bridge.export.pace import Pace
 from cellfeed.bridge.export.taking_over import ExportContext, TakenOver, take_over
+from cellfeed.bridge.export.unit_copy import UnitCopy
+from cellfeed.bridge.export.unit_looks import UnitLooks
 from cellfeed.bridge.export.unit_offsets import UnitOffsets
 from cellfeed.bridge.export.unit_producer import UnitProducer
 from cellfeed.bridge.groups.progress_records import Progress
-from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData, StaleWriter
 
@@ -89,14 +83,9 @@ class UnitRun:
         """Why it stands still, as long as it does."""
         self.progress = {shard: Progress() for shard in self.shards}
         self._heads = heads
-        self._news = threading.Condition()
-        self._looks = 0
-        self._changes = 0
-        """Looks that found heads of its shards changed. ``heads`` has a change before it is counted
-        here. So a unit that has read all logs to their ends reads again when this rises."""
-        self._awaits_change = False
-        self._pace = Pace()
-        self._parked = ParkedCells(context.datastore.state)
+        self._looks = UnitLooks(
+            self.shards, context.heads_wanted, self.stop, lambda: self.offsets.are_awaited
+        )
         self._producer: UnitProducer | None = None
         self._taken = TakenOver({}, {}, {})
         self._backoff_s = BACKOFF_FIRST_S
@@ -110,23 +99,13 @@ class UnitRun:
         self._thread.start()
 
     def note_heads(self, changed: Collection[int], look_s: float) -> None:
-        """Takes the result of a look at the logs, and wakes the thread that waits for it.
-        ``changed``: shards whose heads changed. ``look_s``: the seconds that the look took."""
-        with self._news:
-            self._looks += 1
-            self._pace.looked(look_s)
-            if not self.progress.keys().isdisjoint(changed):
-                self._changes += 1
-            elif self._awaits_change and not self.offsets.are_awaited:
-                self._context.heads_wanted.set()
-                return
-            self._news.notify_all()
+        """As :meth:`UnitLooks.note`."""
+        self._looks.note(changed, look_s)
 
     def end(self) -> None:
         """Asks it to end after the transaction under way."""
         self.stop.set()
-        with self._news:
-            self._news.notify_all()
+        self._looks.end_waits()
 
     @property
     def has_ended(self) -> bool:
@@ -154,8 +133,7 @@ class UnitRun:
         """Takes the unit over and copies until something comes in between; waits then, and says
         why."""
         try:
-            self._take_over()
-            self._copy(ahead)
+            self._take_over().run(ahead, self.stop)
         except StaleWriter as error:
             self._lose(error)
         except KafkaException as error:
@@ -188,6 +166,9 @@ class UnitRun:
         wait_s, self._backoff_s = self._backoff_s, min(BACKOFF_MAX_S, self._backoff_s * 2)
         return wait_s
 
+    def _reset_backoff(self) -> None:
+        self._backoff_s = BACKOFF_FIRST_S
+
     def _wait(self, because: str, wait_s: float) -> None:
         self._note(because)
         _log.warning("%s: unit %d %s", self._context.export.group, self.unit, because)
@@ -204,7 +185,7 @@ class UnitRun:
 
     # --- taking over ------------------------------------------------------------------------------
 
-    def _take_over(self) -> None:
+    def _take_over(self) -> UnitCopy:
         context, begun_s = self._context, time.monotonic()
         self.offsets.check_claims()
         # Also after an error of one's own: the marks of the last commit may still be on their way,
@@ -213,10 +194,10 @@ class UnitRun:
         self._note(
             "waiting for the Kafka cluster to end transactions that earlier exporters left open"
         )
-        self._producer = UnitProducer(
+        self._producer = producer = UnitProducer(
             context.export, self.unit, context.topic, self.stop, self._note
         )
-        self._producer.fence()
+        producer.fence()
         fenced_s = time.monotonic()
         self._taken = taken = take_over(context, self.shards)
         spent = (
@@ -234,110 +215,14 @@ class UnitRun:
                 else "resumes"
             )
         self.offsets.save(taken, are_seen=True)
-
-    # --- copying ----------------------------------------------------------------------------------
-
-    def _copy(self, ahead: ThreadPoolExecutor) -> None:
-        context, taken = self._context, self._taken
-        reader = BatchReader(context.datastore.engine, context.encoder, self.shards, ahead)
-        cells_max = context.throttle.cells_max
-        following: Future[Batch | None] | None = None
-        all_read_at = -1
-        try:
-            while not self.stop.is_set():
-                if (refusal := context.refusal) is not None:
-                    raise ProtectData(refusal)
-                batch = following.result() if following is not None else None
-                following = None
-                changes = self._changes
-                if batch is None and changes != all_read_at:
-                    batch = reader.read(taken.locations, self._heads, cells_max)
-                if batch is None:
-                    if not self._behind(taken.locations):
-                        all_read_at = changes
-                    self._idle(changes)
-                    continue
-                context.throttle.wait(batch.cells, self.stop)
-                if self.stop.is_set():
-                    return
-                begins = {**taken.locations, **batch.ends}
-                # Of a log that is behind the next batch is read meanwhile. Of one that is not, it
-                # is read when this one is committed, or looked for meanwhile.
-                if is_behind := self._behind(begins) >= READ_AHEAD_CELLS_MIN:
-                    following = ahead.submit(reader.read, begins, self._heads, cells_max)
-                elif self._pace.looks_meanwhile:
-                    following = ahead.submit(self._look_and_read, reader, begins, cells_max)
-                begun_s = time.monotonic()
-                if batch.records:
-                    self._producer_at_work().begin(batch.records)
-                self._commit(batch)
-                if batch.records and not is_behind:
-                    self._pace.committed(time.monotonic() - begun_s)
-        finally:
-            if following is not None:
-                following.cancel()
-                following.exception() if following.done() and not following.cancelled() else None
-
-    def _behind(self, locations: Mapping[int, int]) -> int:
-        return sum(max(0, self._heads[shard].watermark - locations[shard]) for shard in self.shards)
-
-    def _look_and_read(
-        self, reader: BatchReader, locations: Mapping[int, int], cells_max: int
-    ) -> Batch | None:
-        with self._news:
-            looks = self._looks
-            self._wait_for_news(lambda: self._looks > looks)
-        return reader.read(locations, self._heads, cells_max)
-
-    def _commit(self, batch: Batch) -> None:
-        taken = self._taken
-        if batch.too_large:
-            entries: dict[str, bytes | None] = {}
-            for cell in batch.too_large:
-                entries |= self._parked.entry(cell)
-                self.progress[cell.partition].parked += 1
-                _log.warning(
-                    "%s: cell %s is parked: %s",
-                    self._context.export.group,
-                    cell.cell_id,
-                    cell.error,
-                )
-            self._context.datastore.state.commit(entries)
-        if batch.records:
-            taken.ends.update(self._producer_at_work().commit(taken.ends))
-            self._backoff_s = BACKOFF_FIRST_S
-        for shard, records in batch.records.items():
-            taken.exported[shard] = records[-1].added_id
-        now_s = time.time()
-        for shard, location in batch.ends.items():
-            taken.locations[shard] = location
-            progress = self.progress[shard]
-            progress.location, progress.last_progress_s, progress.because = (
-                location,
-                now_s,
-                f"came to {location - 1}",
-            )
-        self.offsets.moved(batch.ends)
-        self._context.counted(batch)
-        self.offsets.save_where_due(taken)
-
-    def _idle(self, changes: int) -> None:
-        """Waits for heads to change after so many changes. An offset that is behind is saved
-        first."""
-        self.offsets.save_where_due(self._taken)
-        with self._news:
-            self._awaits_change = True
-            self._wait_for_news(lambda: self._changes > changes)
-            self._awaits_change = False
-
-    def _wait_for_news(self, has_come: Callable[[], bool]) -> None:
-        """Waits, under the lock, at most as long as an offset may be behind."""
-        if not has_come() and not self.stop.is_set():
-            self._context.heads_wanted.set()
-            self._news.wait_for(
-                lambda: has_come() or self.stop.is_set() or self.offsets.are_awaited, SAVE_EVERY_S
-            )
-
-    def _producer_at_work(self) -> UnitProducer:
-        assert self._producer is not None, "a unit that was taken over has a producer"  # noqa: S101 (an invariant of this module)
-        return self._producer
+        return UnitCopy(
+            context=context,
+            shards=self.shards,
+            heads=self._heads,
+            taken=taken,
+            producer=producer,
+            offsets=self.offsets,
+            progress=self.progress,
+            looks=self._looks,
+            on_commit=self._reset_backoff,
+        )

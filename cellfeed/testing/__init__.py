@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from cellfeed.testing.history import Run, RunOutcome
     from cellfeed.testing.idle_run import NotIdle, TriggerStopped
-    from cellfeed.testing.kit import FaultNeverHappened, Kit
+    from cellfeed.testing.kit import Kit
+    from cellfeed.testing.kit_faults import FaultNeverHappened
 
 __all__ = ["FaultNeverHappened", "Kit", "NotIdle", "Run", "RunOutcome", "TriggerStopped"]
 
 _HOMES: Final = {
-    "FaultNeverHappened": "kit",
+    "FaultNeverHappened": "kit_faults",
     "Kit": "kit",
     "NotIdle": "idle_run",
     "Run": "history",

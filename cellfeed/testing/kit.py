@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar, overload
+from typing import Any, Final, Self
 from uuid import UUID
 
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
@@ -21,23 +21,17 @@ from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.store.cells.from_stored import cell_from_stored
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
-from cellfeed.store.failpoints import FAILPOINTS, unwatch_failpoint, watch_failpoint
 from cellfeed.testing.coordination import Coordination
 from cellfeed.testing.failing_master import FailingMaster
 from cellfeed.testing.faults import (
     CellFault,
-    Failover,
-    Fault,
-    Kill,
     PausedWorker,
-    Poison,
-    Stall,
-    Which,
     ZooKeeperAway,
 )
 from cellfeed.testing.gate import Gate
 from cellfeed.testing.history import History, Run
 from cellfeed.testing.idle_run import IdleRun
+from cellfeed.testing.kit_faults import FaultNeverHappened, KitFaults
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 
 SHARDS: Final = 4
@@ -47,14 +41,8 @@ DEADLINE_S: Final = 30.0
 """How long a run may take to become idle by default: far longer than any takes on a busy
 machine."""
 
-F = TypeVar("F", bound=Fault)
 
-
-class FaultNeverHappened(AssertionError):
-    """A fault was injected and never came about, so the test has not shown its claim."""
-
-
-class Kit:
+class Kit(KitFaults):
     """An empty store with its trigger runtime. To be closed, or used in a ``with``; the pytest
     fixture ``cellfeed_kit`` is one.
 
@@ -72,7 +60,7 @@ class Kit:
     ) -> None:
         if coordination not in ("store", "zookeeper"):
             raise ValueError(f"coordination={coordination!r} is neither 'store' nor 'zookeeper'")
-        self._engine = FailingMaster(SqliteEngine(directory / datastore, datastore, shards))
+        super().__init__(FailingMaster(SqliteEngine(directory / datastore, datastore, shards)))
         self.store: Datastore = Datastore(self._engine)
         """The store: put the cells in that the triggers are to run for, and look at the cells that
         they have put."""
@@ -81,7 +69,6 @@ class Kit:
         self._coordination: Coordination | None = None
         self._history = History()
         self._groups: set[str] = set()
-        self._faults: list[Fault] = []
         self._away: ZooKeeperAway | None = None
 
     # --- running ----------------------------------------------------------------------------------
@@ -164,49 +151,6 @@ class Kit:
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def poison(
-        self, which: Which, *, times: int | None = None, error: BaseException | None = None
-    ) -> Poison:
-        """The function raises ``error`` instead of running, for the cells of a row key or those
-        that a function of the cell picks: ``times`` times each, or always. A store that is away is
-        played by ``error=StorageUnavailable(...)``."""
-        return self._injected(
-            Poison(which, times, lambda: error or ValueError("poison, says the test kit"))
-        )
-
-    @overload
-    def stall(self, which: Which, *, past_lease: Literal[False] = False) -> Stall: ...
-
-    @overload
-    def stall(self, which: Which, *, past_lease: Literal[True]) -> PausedWorker: ...
-
-    def stall(self, which: Which, *, past_lease: bool = False) -> Stall | PausedWorker:
-        """The function hangs, once for each cell picked, until ``release()`` of the returned fault,
-        or until the run has nothing else left to do. In a trigger with a time-out it hangs until
-        that ends the worker.
-
-        ``past_lease``: instead, the worker that is about to run the cell is paused as a whole, as
-        by SIGSTOP. Its lease runs out, another worker takes its shards over and runs the cell; then
-        it wakes up, runs the cell too, and must find its save refused. Needs ``workers=2``; takes
-        two seconds.
-        """
-        return self._injected(PausedWorker(which) if past_lease else Stall(which))
-
-    def failover(self, *, lose: int = 1, away_s: float = 0.0) -> Failover:
-        """The store's master dies with the next ``lose`` new cells, wherever they are put: the
-        outcome of their puts is ``unknown`` (OutcomeUnknown), no reader is ever shown them, and the
-        cells that come after get their ids.
-
-        Of a larger put it is the last cells that are lost. A caller that puts such a cell again
-        finds the new master. For ``away_s`` seconds after the death there is none, and puts, reads
-        by key and the state table raise StorageUnavailable.
-        """
-        if lose < 1:
-            raise ValueError(f"failover(lose={lose}): one cell at least")
-        fault = self._injected(Failover(self._engine, lose))
-        self._engine.lose(lose, away_s)
-        return fault
-
     @contextmanager
     def zookeeper_away(self) -> Iterator[ZooKeeperAway]:
         """In runs inside of it, ZooKeeper goes away once the workers have joined and have their
@@ -227,42 +171,11 @@ class Kit:
         finally:
             self._away = None
 
-    def kill_at(self, failpoint: str, *, at_pass: int = 1) -> Kill:
-        """The worker that passes a failpoint of the product, or one that the service declares, for
-        the ``at_pass``-th time dies there, as by kill -9."""
-        if failpoint not in FAILPOINTS:
-            raise ValueError(
-                f"there is no failpoint {failpoint!r} in the modules that are imported; there are"
-                f" {', '.join(sorted(FAILPOINTS))}"
-            )
-        kill = self._injected(Kill(failpoint, at_pass))
-        kills = [
-            fault
-            for fault in self._faults
-            if isinstance(fault, Kill) and fault.failpoint == failpoint
-        ]
-
-        def pass_each() -> None:
-            for each in kills:
-                each.passed()
-
-        watch_failpoint(failpoint, pass_each)
-        return kill
-
     # --- life -------------------------------------------------------------------------------------
-
-    def check_faults(self) -> None:
-        """Raises FaultNeverHappened when one that was injected has not come about."""
-        if missing := [f"{fault.what}: {fault.missing}" for fault in self._faults if fault.missing]:
-            raise FaultNeverHappened("; ".join(missing))
 
     def close(self) -> None:
         """Ends everything, then :meth:`check_faults`."""
-        for fault in self._faults:
-            if isinstance(fault, Stall):
-                fault.release()
-            elif isinstance(fault, Kill):
-                unwatch_failpoint(fault.failpoint)
+        self._end_faults()
         if self._coordination is not None:
             self._coordination.close()
         self.store.close()
@@ -288,10 +201,6 @@ class Kit:
                 self._engine.state, ZooKeeperTree() if self._in_zookeeper else None
             )
         return self._coordination
-
-    def _injected(self, fault: F) -> F:
-        self._faults.append(fault)
-        return fault
 
     def _call(
         self, gate: Gate, trigger: Trigger, shard: int, stored: Any, call: Callable[[], object]

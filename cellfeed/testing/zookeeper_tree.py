@@ -11,47 +11,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 
 from cellfeed.bridge.coordination.zookeeper.client import (
-    Check,
-    Create,
-    Delete,
     Operation,
     OtherConnection,
-    Set,
     TransactionRefused,
     ZooKeeperClient,
 )
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.failpoints import marked
-
-_ANY_VERSION: Final = -1
-
-
-@dataclass(frozen=True)
-class _Znode:
-    """``children_made``: how many children it ever had, which numbers the next sequential one."""
-
-    value: bytes
-    created_zxid: int
-    changed_zxid: int
-    created_ms: int
-    changed_ms: int
-    version: int = 0
-    owner: int = 0
-    children_made: int = 0
-
-
-@dataclass
-class _Session:
-    """``silent_since_s``: from when on its process has not been heard of; None while it lives."""
-
-    timeout_s: float
-    silent_since_s: float | None = None
+from cellfeed.testing.tree_sessions import TreeSessions
+from cellfeed.testing.znodes import REFUSALS, Znode, apply, children, stat
 
 
 @dataclass(frozen=True)
@@ -59,9 +32,8 @@ class TreeCopy:
     """A data directory, as it was."""
 
     zxid: int
-    znodes: dict[str, _Znode]
-    sessions: dict[int, _Session]
-    last_session: int
+    znodes: dict[str, Znode]
+    sessions: TreeSessions
 
 
 @dataclass
@@ -74,9 +46,8 @@ class ZooKeeperTree:
     """How often it came up: each time, clients connect again."""
     _away: bool = False
     _zxid: int = 0
-    _znodes: dict[str, _Znode] = field(default_factory=dict)
-    _sessions: dict[int, _Session] = field(default_factory=dict)
-    _last_session: int = 0
+    _znodes: dict[str, Znode] = field(default_factory=dict)
+    _sessions: TreeSessions = field(default_factory=TreeSessions)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -85,9 +56,7 @@ class ZooKeeperTree:
     def begin(self, timeout_s: float, before_call: Callable[[], None] = lambda: None) -> TreeClient:
         """A session. ``before_call`` is called before each of its calls, and may wait or raise."""
         with self._lock:
-            self._last_session += 1
-            self._sessions[self._last_session] = _Session(timeout_s)
-            return TreeClient(self, self._last_session, timeout_s, before_call)
+            return TreeClient(self, self._sessions.begin(timeout_s), timeout_s, before_call)
 
     def go_away(self) -> None:
         """From now on every call fails at once, with Unavailable."""
@@ -100,54 +69,42 @@ class ZooKeeperTree:
         with self._lock:
             self._away = False
             self.starts += 1
-            for session in self._sessions.values():
-                if session.silent_since_s is not None:
-                    session.silent_since_s = time.monotonic()
+            self._sessions.restart()
 
     def wipe(self) -> None:
         """It starts again empty: no znode and no session of before."""
         with self._lock:
             now_ms = time.time_ns() // 1_000_000
-            self._znodes = {"/": _Znode(b"", 0, 0, now_ms, now_ms)}
-            self._sessions.clear()
+            self._znodes = {"/": Znode(b"", 0, 0, now_ms, now_ms)}
+            self._sessions.end_all()
             self.starts += 1
 
     def copy(self) -> TreeCopy:
         """The content of its disk: znodes and sessions."""
         with self._lock:
-            return TreeCopy(
-                self._zxid, dict(self._znodes), dict(self._sessions), self._last_session
-            )
+            return TreeCopy(self._zxid, dict(self._znodes), self._sessions.copy())
 
     def go_back(self, copy: TreeCopy) -> None:
         """It starts again with an earlier disk: znodes, transaction numbers and sessions are those
         of then."""
         with self._lock:
-            self._zxid, self._znodes, self._last_session = (
-                copy.zxid,
-                dict(copy.znodes),
-                copy.last_session,
-            )
-            self._sessions = {
-                number: _Session(each.timeout_s, each.silent_since_s)
-                for number, each in copy.sessions.items()
-            }
+            self._zxid, self._znodes = copy.zxid, dict(copy.znodes)
+            self._sessions = copy.sessions.copy()
             self.starts += 1
 
     def silence(self, session: int, *, since_s: float | None) -> None:
         """The session's process is not heard of from then on (monotonic seconds), or is heard of
         again (None)."""
         with self._lock:
-            if session in self._sessions:
-                self._sessions[session].silent_since_s = since_s
+            self._sessions.silence(session, since_s)
 
     def expire(self, session: int) -> None:
         """The session has ended; its ephemeral znodes go."""
         with self._lock:
-            if self._sessions.pop(session, None) is None:
+            if not self._sessions.end(session):
                 return
             for path in [path for path, znode in self._znodes.items() if znode.owner == session]:
-                self._delete(self._znodes, path)
+                del self._znodes[path]
 
     # --- calls of clients -------------------------------------------------------------------------
 
@@ -158,10 +115,10 @@ class ZooKeeperTree:
 
     def find(self, path: str) -> tuple[bytes, ZnodeStat] | None:
         znode = self._znodes.get(path)
-        return (znode.value, self._stat(self._znodes, path)) if znode else None
+        return (znode.value, stat(self._znodes, path)) if znode else None
 
     def names_below(self, path: str) -> list[str]:
-        return _children(self._znodes, path)
+        return children(self._znodes, path)
 
     def commit(
         self, session: int, operations: Sequence[Operation], start: int | None = None
@@ -173,8 +130,16 @@ class ZooKeeperTree:
             znodes, results = dict(self._znodes), []
             for operation in operations:
                 try:
-                    results.append(self._do(znodes, session, operation))
-                except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError) as error:
+                    results.append(
+                        apply(
+                            znodes,
+                            operation,
+                            session=session,
+                            zxid=self._zxid + 1,
+                            now_ms=time.time_ns() // 1_000_000,
+                        )
+                    )
+                except REFUSALS as error:
                     raise TransactionRefused(operation, error) from None
             self._znodes = znodes
             self._zxid += 1
@@ -183,11 +148,7 @@ class ZooKeeperTree:
     def renewed(self, session: int, timeout_s: float) -> int:
         """The session, or a new one where it has expired: as a client library does by itself."""
         with self._lock:
-            if session in self._sessions:
-                return session
-            self._last_session += 1
-            self._sessions[self._last_session] = _Session(timeout_s)
-            return self._last_session
+            return self._sessions.renewed(session, timeout_s)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -195,77 +156,9 @@ class ZooKeeperTree:
         if self._away:
             self.refused += 1
             raise Unavailable("ZooKeeper is away, says the test kit")
-        now_s = time.monotonic()
-        for number, each in list(self._sessions.items()):
-            if (
-                number != session
-                and each.silent_since_s is not None
-                and now_s - each.silent_since_s > each.timeout_s
-            ):
+        for number in self._sessions.lapsed():
+            if number != session:
                 self.expire(number)
-
-    def _do(self, znodes: dict[str, _Znode], session: int, operation: Operation) -> Any:
-        zxid, now_ms, path = self._zxid + 1, time.time_ns() // 1_000_000, operation.path
-        if isinstance(operation, Create):
-            parent = znodes.get(_above(path))
-            if parent is None:
-                raise NoNodeError
-            path = f"{path}{parent.children_made:010d}" if operation.sequence else path
-            if path in znodes:
-                raise NodeExistsError
-            znodes[_above(path)] = _with(parent, children_made=parent.children_made + 1)
-            znodes[path] = _Znode(
-                operation.value,
-                zxid,
-                zxid,
-                now_ms,
-                now_ms,
-                owner=session if operation.ephemeral else 0,
-            )
-            return path
-        znode = znodes.get(path)
-        if znode is None:
-            raise NoNodeError
-        if operation.version not in (_ANY_VERSION, znode.version):
-            raise BadVersionError
-        match operation:
-            case Check():
-                return True
-            case Set(value=value):
-                znodes[path] = _with(
-                    znode,
-                    value=value,
-                    version=znode.version + 1,
-                    changed_zxid=zxid,
-                    changed_ms=now_ms,
-                )
-                return self._stat(znodes, path)
-            case Delete():
-                if _children(znodes, path):
-                    raise NotEmptyError
-                self._delete(znodes, path)
-                return True
-
-    @staticmethod
-    def _delete(znodes: dict[str, _Znode], path: str) -> None:
-        del znodes[path]
-
-    @staticmethod
-    def _stat(znodes: dict[str, _Znode], path: str) -> ZnodeStat:
-        znode, children = znodes[path], len(_children(znodes, path))
-        return ZnodeStat(
-            czxid=znode.created_zxid,
-            mzxid=znode.changed_zxid,
-            ctime=znode.created_ms,
-            mtime=znode.changed_ms,
-            version=znode.version,
-            cversion=znode.children_made,
-            aversion=0,
-            ephemeralOwner=znode.owner,
-            dataLength=len(znode.value),
-            numChildren=children,
-            pzxid=znode.changed_zxid,
-        )
 
 
 class TreeClient(ZooKeeperClient):
@@ -338,20 +231,3 @@ class TreeClient(ZooKeeperClient):
     def _call(self) -> None:
         self._before_call()
         self._session = self._tree.renewed(self._session, self.session_timeout_s)
-
-
-def _above(path: str) -> str:
-    return path.rpartition("/")[0] or "/"
-
-
-def _children(znodes: dict[str, _Znode], path: str) -> list[str]:
-    prefix = path.rstrip("/") + "/"
-    return [
-        other[len(prefix) :]
-        for other in znodes
-        if other.startswith(prefix) and len(other) > len(prefix) and "/" not in other[len(prefix) :]
-    ]
-
-
-def _with(znode: _Znode, **changes: Any) -> _Znode:
-    return _Znode(**{**vars(znode), **changes})

@@ -63,7 +63,7 @@ RECEIVERS: Final = {
     "_guard",
     "_tree",
     "_consumer",
-    "_producer_at_work",
+    "producer",
 }
 """Whom code asks to commit: state tables, ZooKeeper's clients, the guard of a MySQL server, and
 Kafka's clients."""

@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from cellfeed.bridge.coordination.open import open_coordinator
-from cellfeed.bridge.export.batches import Batch, BatchReader
+from cellfeed.bridge.export.batches import Batch
 from cellfeed.bridge.export.declaration import Export
-from cellfeed.bridge.export.unit_run import UnitRun
+from cellfeed.bridge.export.read_ahead import ReadAhead
 from cellfeed.bridge.export.worker import run_exporter
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.datastore import Datastore
@@ -54,17 +54,15 @@ def look_slowly(datastore: Datastore, look_s: float) -> None:
     datastore.engine.heads_since = slow  # type: ignore[method-assign]
 
 
-def tell_looks_meanwhile() -> None:
+def log_looks_meanwhile() -> None:
     """Has the exporter say so in its log."""
-    look_and_read = UnitRun._look_and_read
+    look_and_read = ReadAhead.look_and_read
 
-    def telling(
-        self: UnitRun, reader: BatchReader, locations: Mapping[int, int], cells_max: int
-    ) -> Batch | None:
+    def logged(self: ReadAhead, locations: Mapping[int, int]) -> Batch | None:
         logging.info(LOOKS_MEANWHILE)
-        return look_and_read(self, reader, locations, cells_max)
+        return look_and_read(self, locations)
 
-    UnitRun._look_and_read = telling  # type: ignore[method-assign]
+    ReadAhead.look_and_read = logged  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -79,7 +77,7 @@ def main() -> None:
     ):
         if float(look_s):
             look_slowly(datastore, float(look_s))
-            tell_looks_meanwhile()
+            log_looks_meanwhile()
         print("started", flush=True)
         run_exporter([each.check() for each in declared], datastore, coordinator, name, stop)
     print("drained", flush=True)

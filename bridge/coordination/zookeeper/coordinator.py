@@ -55,7 +55,7 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
     # --- lead and assignment ----------------------------------------------------------------------
 
     def lead(self, session: Session) -> bool:
-        self._end_lapsed()
+        self._leases.end_lapsed()
         birth = birth_of(session.epoch)
         alive = self._alive(session.group, birth)
         if alive.get(session.member) != session.epoch or birth != self._births.birth(session.group):
@@ -76,7 +76,7 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
         return True
 
     def leader(self, group: str) -> str | None:
-        self._end_lapsed()
+        self._leases.end_lapsed()
         birth = self._births.birth(group)
         found = self._base.get(self._paths.leader(group, birth)) if birth is not None else None
         if birth is None or found is None or not is_live(found[0], self._alive(group, birth)):
@@ -84,7 +84,7 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
         return owner_of(found[0]).member
 
     def assign(self, session: Session, assignment: Mapping[int, str]) -> None:
-        self._end_lapsed()
+        self._leases.end_lapsed()
         birth = birth_of(session.epoch)
         leader_path = self._paths.leader(session.group, birth)
         leader = (
@@ -116,7 +116,7 @@ class ZooKeeperCoordinator(ZooKeeperSessions):
     # --- claims -----------------------------------------------------------------------------------
 
     def claim(self, session: Session, topic: str, partitions: Collection[int]) -> dict[int, Claim]:
-        self._end_lapsed()
+        self._leases.end_lapsed()
         birth = birth_of(session.epoch)
         if birth != self._births.birth(session.group):
             return {}

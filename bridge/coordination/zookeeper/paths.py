@@ -149,3 +149,14 @@ class Paths:
 
     def entries(self, group: str, birth: int) -> str:
         return f"{self.born(group, birth)}/entries"
+
+    def folders(self, group: str, birth: int) -> tuple[str, ...]:
+        """What a birth of a group consists of, in the order in which it is made: a group that has
+        its epoch is complete."""
+        return (
+            self.members(group, birth),
+            self.entries(group, birth),
+            self.leader(group, birth),
+            self.assignment(group, birth),
+            self.epoch(group, birth),
+        )

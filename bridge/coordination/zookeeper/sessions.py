@@ -24,7 +24,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -45,6 +44,7 @@ from cellfeed.bridge.coordination.zookeeper.connection import Connection
 from cellfeed.bridge.coordination.zookeeper.entries import TRIES_MAX
 from cellfeed.bridge.coordination.zookeeper.history import MARK_EVERY_S
 from cellfeed.bridge.coordination.zookeeper.offsets import Connect, ZooKeeperOffsets
+from cellfeed.bridge.coordination.zookeeper.own_leases import Lease, OwnLeases
 from cellfeed.bridge.coordination.zookeeper.paths import birth_of, joined, unquoted
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.background import SupervisedThread
@@ -67,15 +67,6 @@ class _Renewed(msgspec.Struct, frozen=True):
     renews: int
 
 
-@dataclass
-class _Lease:
-    """``until_s``: when this process has not shown for a whole lease that it still wants it."""
-
-    session: Session
-    connection: ZooKeeperClient
-    until_s: float
-
-
 class ZooKeeperSessions(ZooKeeperOffsets):
     """Membership of :class:`cellfeed.bridge.coordination.contract.Coordinator`. ``clock`` is this
     process's, in seconds, and measures leases only against itself."""
@@ -93,7 +84,7 @@ class ZooKeeperSessions(ZooKeeperOffsets):
         self._clock = clock
         self._lock = threading.Lock()
         self._connections: dict[float, ZooKeeperClient] = {}
-        self._leases: dict[tuple[str, int], _Lease] = {}
+        self._leases = OwnLeases(clock, self._member_path)
         self._closed = threading.Event()
         self._watch = SupervisedThread("zookeeper-leases", self._watch_leases)
         self._watch.start()
@@ -113,7 +104,7 @@ class ZooKeeperSessions(ZooKeeperOffsets):
 
     def _join(self, group: str, member: str, ttl_s: float, says: bytes) -> Session:
         """``says``: the value of the member's znode."""
-        self._end_lapsed()
+        self._leases.end_lapsed()
         connection = self._connection(ttl_s)
         for _ in range(TRIES_MAX):
             birth = self._births.birth(group)
@@ -124,7 +115,8 @@ class ZooKeeperSessions(ZooKeeperOffsets):
             counter = self._paths.epoch(group, birth)
             found = connection.get(counter, newest=True)
             if found is None:
-                self._make_folders(group, birth)
+                for path in self._paths.folders(group, birth):
+                    self._base.ensure(path)
                 continue
             epoch = joined(birth, found[1].version + 1)
             operations: list[Operation] = [Set(counter, b"", found[1].version)]
@@ -146,17 +138,13 @@ class ZooKeeperSessions(ZooKeeperOffsets):
             session = Session(
                 group, member, min(ttl_s, connection.session_timeout_s / SESSION_PER_LEASE), epoch
             )
-            with self._lock:
-                self._leases[(group, epoch)] = _Lease(session, connection, begun_s + session.ttl_s)
+            self._leases.add(Lease(session, connection, begun_s + session.ttl_s))
             return session
         raise Unavailable(f"{member} could not join group {group!r}: others are faster")
 
     def renew(self, session: Session) -> Session:
-        self._end_lapsed()
-        with self._lock:
-            lease = self._leases.get((session.group, session.epoch))
-            if lease is not None:
-                lease.until_s = self._clock() + session.ttl_s + self._address.timeout_s
+        self._leases.end_lapsed()
+        lease = self._leases.extended(session, session.ttl_s + self._address.timeout_s)
         connection = lease.connection if lease else self._connection(session.ttl_s)
         try:
             birth = self._births.birth(session.group)
@@ -170,7 +158,7 @@ class ZooKeeperSessions(ZooKeeperOffsets):
                 lease.until_s = self._clock() + session.ttl_s
         if lease is not None and stat is not None and stat.ephemeralOwner == connection.session_id:
             return session
-        self._forget(session)
+        self._leases.forget(session)
         says = msgspec.json.encode(_Renewed(session.epoch))
         newer = (
             max(self._epochs(session.group, birth, connection).get(session.member, []), default=0)
@@ -189,7 +177,7 @@ class ZooKeeperSessions(ZooKeeperOffsets):
         return self._join(session.group, session.member, session.ttl_s, says)
 
     def leave(self, session: Session) -> None:
-        self._end_lapsed()
+        self._leases.end_lapsed()
         path, leader_path = (
             self._member_path(session),
             self._paths.leader(session.group, birth_of(session.epoch)),
@@ -206,10 +194,10 @@ class ZooKeeperSessions(ZooKeeperOffsets):
                     break  # it has ended already
             else:
                 break
-        self._forget(session)
+        self._leases.forget(session)
 
     def members(self, group: str) -> list[str]:
-        self._end_lapsed()
+        self._leases.end_lapsed()
         birth = self._births.birth(group)
         return sorted(self._epochs(group, birth)) if birth is not None else []
 
@@ -220,16 +208,6 @@ class ZooKeeperSessions(ZooKeeperOffsets):
             if ttl_s not in self._connections:
                 self._connections[ttl_s] = self._connect(self._address, ttl_s * SESSION_PER_LEASE)
             return self._connections[ttl_s]
-
-    def _make_folders(self, group: str, birth: int) -> None:
-        for path in (
-            self._paths.members(group, birth),
-            self._paths.entries(group, birth),
-            self._paths.leader(group, birth),
-            self._paths.assignment(group, birth),
-            self._paths.epoch(group, birth),  # last: a group that has it is complete
-        ):
-            self._base.ensure(path)
 
     def _epochs(
         self, group: str, birth: int, connection: ZooKeeperClient | None = None
@@ -253,30 +231,10 @@ class ZooKeeperSessions(ZooKeeperOffsets):
     def _member_path(self, session: Session) -> str:
         return self._paths.member(session.group, session.member, session.epoch)
 
-    def _forget(self, session: Session) -> None:
-        with self._lock:
-            self._leases.pop((session.group, session.epoch), None)
-
-    def _end_lapsed(self) -> None:
-        """Ends the sessions that this process has not renewed in time."""
-        now_s = self._clock()
-        with self._lock:
-            lapsed = [key for key, lease in self._leases.items() if lease.until_s <= now_s]
-            ended = [self._leases.pop(key) for key in lapsed]
-        for number, lease in enumerate(ended):
-            try:
-                lease.connection.discard([self._member_path(lease.session)])
-            except CellfeedError:
-                with self._lock:  # the rest is for the next time
-                    self._leases.update(
-                        {(each.session.group, each.session.epoch): each for each in ended[number:]}
-                    )
-                raise
-
     def _watch_leases(self) -> None:
         while not self._closed.wait(_LAPSE_CHECK_S):
             try:
-                self._end_lapsed()
+                self._leases.end_lapsed()
             except CellfeedError as error:
                 _log.info("a lease that ran out could not be ended just now: %s", error)
 

@@ -35,10 +35,10 @@ _Described = tuple[dict[str, Any], list[bytes]]
 async def handle(
     context: GatewayContext, request: Any, head: RequestHead, peer: Peer
 ) -> list[bytes]:
-    brokers = context.cluster.brokers(peer.listener)
+    brokers = context.cluster.gateways.brokers(peer.listener)
     partitions = context.metadata_partitions.of(
         head.version,
-        context.cluster.leaders,
+        context.cluster.gateways.leaders,
         [each.node_id for each in brokers],
         context.heads.epoch_changes,
         lambda shard: context.heads[shard].leader_epoch,
@@ -70,7 +70,7 @@ async def handle(
             for each in brokers
         ],
         "cluster_id": context.cluster_id,
-        "controller_id": context.cluster.controller_id,
+        "controller_id": context.cluster.gateways.controller_id,
         "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
         "error_code": ErrorCode.none,
     }

@@ -55,7 +55,9 @@ def _coordinator(context: GatewayContext, kind: int, group_id: str, peer: Peer) 
             "error_message": None,
         }
     node_id = context.cluster.coordinator(group_id)
-    address = context.cluster.address(node_id, peer.listener) if node_id is not None else None
+    address = (
+        context.cluster.gateways.address(node_id, peer.listener) if node_id is not None else None
+    )
     if node_id is None or address is None:
         return {
             **_NOWHERE,

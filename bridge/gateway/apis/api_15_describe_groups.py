@@ -10,8 +10,9 @@ from kio.schema.errors import ErrorCode
 from cellfeed.bridge.gateway.apis.api_03_metadata import NO_AUTHORIZED_OPERATIONS
 from cellfeed.bridge.gateway.apis.registry import api
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
-from cellfeed.bridge.gateway.groups.group import Group, State
+from cellfeed.bridge.gateway.groups.group import Group
 from cellfeed.bridge.gateway.groups.members import Member
+from cellfeed.bridge.gateway.groups.rebalances import State
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.errors import Unavailable
 

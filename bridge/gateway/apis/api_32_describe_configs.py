@@ -107,7 +107,10 @@ def _result(
         "",
         str(context.cluster.node_id),
     ):
-        host, port = context.cluster.address(context.cluster.node_id, peer.listener) or ("", 0)
+        host, port = context.cluster.gateways.address(context.cluster.node_id, peer.listener) or (
+            "",
+            0,
+        )
         # Of the peer's own listener: the others may be none of its business.
         protection = context.protections.get(peer.listener, "plaintext")
         address = f"{_PROTOCOLS[protection]}://{host}:{port}"

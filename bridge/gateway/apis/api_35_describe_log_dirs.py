@@ -59,7 +59,7 @@ async def handle(
     led = frozenset(
         partition
         for partition in range(context.engine.shards)
-        if context.cluster.leaders[partition] == context.cluster.node_id
+        if context.cluster.gateways.leaders[partition] == context.cluster.node_id
     )
 
     def answer() -> list[bytes]:

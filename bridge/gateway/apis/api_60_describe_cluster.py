@@ -31,7 +31,7 @@ async def handle(
             "rack": None,
             "is_fenced": False,
         }
-        for each in context.cluster.brokers(peer.listener)
+        for each in context.cluster.gateways.brokers(peer.listener)
     ]
     known = endpoint == _BROKERS
     return {
@@ -40,7 +40,7 @@ async def handle(
         "error_message": None if known else "only brokers are listed here",
         "endpoint_type": endpoint,
         "cluster_id": context.cluster_id,
-        "controller_id": context.cluster.controller_id,
+        "controller_id": context.cluster.gateways.controller_id,
         "brokers": brokers if known else [],
         "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
     }

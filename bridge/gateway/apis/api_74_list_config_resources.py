@@ -49,6 +49,6 @@ async def handle(
     if _BROKER in asked:
         resources += [
             {"resource_name": str(each.node_id), "resource_type": _BROKER}
-            for each in context.cluster.brokers(peer.listener)
+            for each in context.cluster.gateways.brokers(peer.listener)
         ]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "config_resources": resources}

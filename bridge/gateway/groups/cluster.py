@@ -20,16 +20,16 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
+from cellfeed.bridge.gateway.groups.living_gateways import LivingGateways
 from cellfeed.bridge.gateway.groups.slot_claims import ClaimedSlot, Look, SlotClaims
-from cellfeed.bridge.gateway.groups.spread import SLOTS, slot_of, spread
+from cellfeed.bridge.gateway.groups.spread import slot_of
 from cellfeed.bridge.gateway.limits import COORDINATION_LOOK_S
-from cellfeed.bridge.gateway.nodes import Address, Node
+from cellfeed.bridge.gateway.nodes import Node
 from cellfeed.bridge.groups.definition import belongs_to_cellfeed
 from cellfeed.store.background import keep_running
 from cellfeed.store.engines.contract.state_table import StateTable
@@ -37,14 +37,6 @@ from cellfeed.store.errors import CellfeedError, StaleWriter
 from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _log = logging.getLogger("cellfeed.gateway")
-
-
-class Broker(NamedTuple):
-    """A gateway, with the address that clients of one listener get."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 class GatewayCluster:
@@ -64,23 +56,18 @@ class GatewayCluster:
         on_superseded: Callable[[StaleWriter], None],
     ) -> None:
         self.node_id = node.node_id
-        self._name = name
+        self.gateways = LivingGateways(name, node, shards)
+        """Which gateways there are, as of the last look."""
         self._groups = groups
-        self._shards = shards
         self._claims = SlotClaims(coordinator, state, name, node, session_timeout_s)
         self._on_superseded = on_superseded
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="gateway-coordination")
         self._task: asyncio.Task[None] | None = None
-        self._nodes: Mapping[str, Node] = {name: node}
-        self._by_id: dict[int, Node] = {node.node_id: node}
-        self._leaders: tuple[int, ...] = ()
-        self._coordinators: tuple[int, ...] = ()
         self._slots: dict[int, ClaimedSlot] = {}
         self._triggers: frozenset[str] = frozenset()
         self._is_member = False
         self._is_away = False
         self._refused = RepeatedWarning(_log)
-        self._spread()
 
     async def start(self) -> None:
         """Joins and claims before the first client connects; with the coordination away it keeps
@@ -107,35 +94,12 @@ class GatewayCluster:
 
     # --- answers to clients -----------------------------------------------------------------------
 
-    @property
-    def controller_id(self) -> int:
-        """One of the living, the same for all: clients send it requests for a controller."""
-        return min(self._by_id)
-
-    def brokers(self, listener: str) -> list[Broker]:
-        """The living gateways as clients of this listener reach them; one that has no such listener
-        is left out."""
-        return [
-            Broker(node_id, *node.listeners[listener])
-            for node_id, node in sorted(self._by_id.items())
-            if listener in node.listeners
-        ]
-
-    def address(self, node_id: int, listener: str) -> Address | None:
-        node = self._by_id.get(node_id)
-        return node.listeners.get(listener) if node is not None else None
-
-    @property
-    def leaders(self) -> tuple[int, ...]:
-        """Where clients are sent for each partition: the same object until that changes."""
-        return self._leaders
-
     def coordinator(self, group_id: str) -> int | None:
         """The node that coordinates a group; None while it changes hands, or is not known."""
         slot = slot_of(group_id)
         if slot in self._slots:
             return self.node_id
-        owner = self._coordinators[slot] if self._is_member else None
+        owner = self.gateways.coordinator(slot) if self._is_member else None
         # Ours by right and not claimed yet: its holder has not given it back, or the holder's
         # session has not ended.
         return owner if owner != self.node_id else None
@@ -238,22 +202,9 @@ class GatewayCluster:
             _log.info("the coordination is back")
         self._is_away, self._is_member = False, True
         self._triggers = look.triggers
-        if look.nodes != self._nodes or not self._leaders:
-            self._nodes = look.nodes
-            self._by_id = {node.node_id: node for node in look.nodes.values()}
-            self._spread()
-            _log.info(
-                "gateways: %s",
-                ", ".join(
-                    f"{name} (node {node.node_id})" for name, node in sorted(look.nodes.items())
-                ),
-            )
+        if self.gateways.replace(look.nodes):
+            _log.info("gateways: %s", self.gateways)
         self._take_over(look.slots)
-
-    def _spread(self) -> None:
-        nodes = sorted(self._by_id)
-        self._leaders = spread("partition", self._shards, nodes)
-        self._coordinators = spread("slot", SLOTS, nodes)
 
     def _take_over(self, slots: Mapping[int, ClaimedSlot]) -> None:
         before, self._slots = self._slots, dict(slots)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cellfeed.bridge.coordination.contract import Claim, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.export import export_group, preparation, unit_offsets, unit_run
+from cellfeed.bridge.export import export_group, preparation, unit_looks, unit_offsets, unit_run
 from cellfeed.bridge.export.export_group import ExportGroup
 from cellfeed.bridge.groups import member
 from cellfeed.bridge.groups.membership import LeaseKeeper
@@ -33,7 +33,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in (
         (export_group, ("CLAIM_AGAIN_S",)),
         (preparation, ("BACKOFF_MAX_S", "REFUSED_LOOK_S")),
-        (unit_run, ("BACKOFF_FIRST_S", "REFUSED_LOOK_S", "SAVE_EVERY_S")),
+        (unit_run, ("BACKOFF_FIRST_S", "REFUSED_LOOK_S")),
+        (unit_looks, ("SAVE_EVERY_S",)),
         (unit_offsets, ("SAVE_EVERY_S",)),
     ):
         for name in names:

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
-from cellfeed.bridge.export import unit_offsets, unit_run
+from cellfeed.bridge.export import unit_looks, unit_offsets, unit_run
 from cellfeed.bridge.export.batches import BatchReader
 from cellfeed.bridge.export.resume import exported_of
 from cellfeed.bridge.export.taking_over import ExportContext
@@ -30,7 +30,8 @@ LOST = KafkaException(KafkaError(KafkaError._TRANSPORT, "the broker went away"))
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in (
-        (unit_run, ("BACKOFF_FIRST_S", "REFUSED_LOOK_S", "SAVE_EVERY_S")),
+        (unit_run, ("BACKOFF_FIRST_S", "REFUSED_LOOK_S")),
+        (unit_looks, ("SAVE_EVERY_S",)),
         (unit_offsets, ("SAVE_EVERY_S", "IDLE_SAVE_AGAIN_S")),
     ):
         for name in names:
@@ -120,12 +121,12 @@ def test_a_unit_that_has_read_all_waits_until_its_own_shards_change(
     put(datastore, 20)
     with running(Unit(context_of())) as unit:
         wait_until(lambda: unit.has_all(topic), "all is copied")
-        wait_until(lambda: unit.run._awaits_change, "it waits")
+        wait_until(lambda: unit.run._looks.awaits_change, "it waits")
         wanted = unit.context.heads_wanted
         wanted.clear()
         unit.run.note_heads([1], 0.001)  # a shard of the other unit
         assert wanted.is_set(), "the next look is wanted, too"
-        assert unit.run._changes == 0 or unit.run._awaits_change
+        assert unit.run._looks.changes == 0 or unit.run._looks.awaits_change
 
 
 @pytest.mark.parametrize("call", ["fence", "begin", "commit", "ensure_topic"])
@@ -368,7 +369,7 @@ def test_no_offset_is_saved_before_readers_of_commits_see_its_records(
     context_of: Contexts, datastore: Datastore, topic: MemoryTopic
 ) -> None:
     with running(Unit(context_of())) as unit:
-        wait_until(lambda: unit.run._awaits_change, "it has taken the unit over")
+        wait_until(lambda: unit.run._looks.awaits_change, "it has taken the unit over")
         topic.fail("shown", *[Unavailable("the marks are on their way")] * 40)
         put(datastore, 20)
         wait_until(lambda: unit.has_all(topic), "all is copied")

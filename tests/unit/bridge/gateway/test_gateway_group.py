@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from cellfeed.bridge.gateway.groups.group import Group, State
+from cellfeed.bridge.gateway.groups.group import Group
 from cellfeed.bridge.gateway.groups.members import JoinRequest
+from cellfeed.bridge.gateway.groups.rebalances import State
 
 RANGE = (("range", b"topics"), ("roundrobin", b"topics"))
 

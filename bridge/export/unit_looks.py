@@ -59,7 +59,7 @@ class UnitLooks:
             self.awaits_change = False
 
     def wait_for_look(self) -> None:
-        """Waits for the next look, whatever it finds."""
+        """Waits for the next look, also for one that finds no change."""
         with self._news:
             looks = self._looks
             self._wait_until(lambda: self._looks > looks)

@@ -16,8 +16,8 @@ class FaultNeverHappened(AssertionError):
 
 
 class KitFaults:
-    """Base of :class:`cellfeed.testing.kit.Kit`: what goes wrong, chosen by the test. ``master`` is
-    the kit's store engine."""
+    """Base of :class:`cellfeed.testing.kit.Kit`: the faults that a test chooses. ``master`` is the
+    kit's store engine."""
 
     def __init__(self, master: FailingMaster) -> None:
         self._engine = master

@@ -151,8 +151,8 @@ class Paths:
         return f"{self.born(group, birth)}/entries"
 
     def folders(self, group: str, birth: int) -> tuple[str, ...]:
-        """What a birth of a group consists of, in the order in which it is made: a group that has
-        its epoch is complete."""
+        """The znodes of a new birth of a group, in the order of their making: a group that has its
+        epoch is complete."""
         return (
             self.members(group, birth),
             self.entries(group, birth),

@@ -1,4 +1,4 @@
-"""The rebalances of a consumer group: who is in it, and when its next generation is complete.
+"""The rebalances of a consumer group: its members, and when its next generation is complete.
 
 Pure, as ``group.py``, which answers the members' requests on top of it.
 """

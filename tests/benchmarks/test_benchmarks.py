@@ -116,7 +116,7 @@ SMALL = {
 }
 
 
-def test_every_module_that_measures_is_found_and_says_what_it_measures() -> None:
+def test_every_benchmark_module_is_found_and_has_a_docstring_about_its_measure() -> None:
     modules = {
         module.name.replace("_", "-")
         for module in pkgutil.iter_modules(benchmarks.__path__)

@@ -122,7 +122,7 @@ def kept(port: int, topics: list[dict[str, Any]] | None) -> dict[tuple[str, int]
     }
 
 
-def test_the_size_of_a_partition_is_what_is_kept_of_it(own_gateway: GatewayProcess) -> None:
+def test_the_size_of_a_partition_is_that_of_its_kept_blocks(own_gateway: GatewayProcess) -> None:
     nothing = {("trips.NOTES", partition): 0 for partition in range(SHARDS)}
     wanted = [{"topic": "trips.NOTES", "partitions": list(range(SHARDS))}]
     assert kept(own_gateway.port, wanted) == nothing

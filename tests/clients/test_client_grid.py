@@ -46,7 +46,7 @@ def test_a_client_can_do_it_all(grid: Grid, client: str, scenario: str) -> None:
     assert list(grid.outcome(client, scenario).wrong) == []
 
 
-def test_the_table_in_the_guide_is_what_was_found(grid: Grid) -> None:
+def test_the_client_table_in_the_guide_equals_the_measured_one(grid: Grid) -> None:
     missing = {name: reason for name, client in CLIENTS.items() if (reason := why_not(client))}
     before = table.rows_in_guide()
     found = {

@@ -131,7 +131,9 @@ def test_the_java_console_consumer_reads_every_codec(
     ) == sorted(wanted)
 
 
-def test_the_topics_tell_how_they_are_compressed(compressing: GatewayProcess) -> None:
+def test_describe_configs_reports_the_compression_of_each_topic(
+    compressing: GatewayProcess,
+) -> None:
     admin = AdminClient({"bootstrap.servers": compressing.bootstrap})
     asked = [
         ConfigResource(ResourceType.TOPIC, topic)

@@ -27,7 +27,7 @@ def headers(message: confluent_kafka.Message) -> dict[str, bytes]:
     return {name: value for name, value in pairs if isinstance(value, bytes)}
 
 
-def test_what_a_gateway_had_kept_of_an_erased_row_is_not_served_and_all_else_is_as_before(
+def test_a_gateway_drops_kept_blocks_of_an_erased_row_and_serves_the_other_rows_unchanged(
     own_gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     with Datastore.open_embedded(tmp_path / "store") as datastore:
@@ -69,7 +69,7 @@ def test_what_a_gateway_had_kept_of_an_erased_row_is_not_served_and_all_else_is_
         }
 
 
-def test_a_topic_of_one_column_tells_of_the_erasure_as_well(
+def test_a_topic_of_one_column_shows_the_erasure_as_well(
     own_gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     with Datastore.open_embedded(tmp_path / "store") as datastore:

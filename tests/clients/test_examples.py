@@ -211,7 +211,7 @@ def test_a_consumer_prints_each_trip_and_after_a_restart_only_new_ones(
     assert list(map(words_of(consumer), shown)) == expected(new)
 
 
-def test_the_warehouse_query_sums_what_the_cells_say(place: Place) -> None:
+def test_the_warehouse_query_sums_the_fares_of_the_cells(place: Place) -> None:
     [command] = commands("A warehouse query")
     wanted = place.fares()
     wait_until(
@@ -221,7 +221,7 @@ def test_the_warehouse_query_sums_what_the_cells_say(place: Place) -> None:
     )
 
 
-def test_the_spark_job_sums_what_the_cells_say(place: Place) -> None:
+def test_the_spark_job_sums_the_fares_of_the_cells(place: Place) -> None:
     packages = available(pyspark)
     [command] = commands("A Spark job")
     shell = place.shell.with_environment(

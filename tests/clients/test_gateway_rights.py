@@ -177,9 +177,7 @@ def test_every_right_is_asked_for_by_an_api_and_every_set_of_them_is_tried() -> 
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_holders_of_the_rights_are_answered_and_nobody_else(
-    running: Running, key: int, version: int
-) -> None:
+def test_only_users_with_the_right_are_answered(running: Running, key: int, version: int) -> None:
     for row in rows_of(key, version):
         values = row.ask(version)
         running.commit()

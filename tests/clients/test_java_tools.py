@@ -131,7 +131,7 @@ def test_the_console_consumer_reads_one_partition_from_an_offset(
     ) == as_console(wanted)
 
 
-def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(
+def test_a_group_resumes_from_its_commit_after_the_gateway_is_killed(
     java: Java, own_gateway: GatewayProcess, expected: dict[str, list[Received]]
 ) -> None:
     total = len(expected["trips.BASE"])
@@ -208,7 +208,7 @@ def test_the_group_tool_lists_describes_resets_and_deletes(
     assert java(tool, own_gateway, "--list").stdout.split() == []
 
 
-def test_the_offset_tool_tells_every_end_and_finds_timestamps(
+def test_the_offset_tool_reports_every_end_and_finds_timestamps(
     java: Java, gateway: GatewayProcess, expected: dict[str, list[Received]]
 ) -> None:
     ends = [
@@ -310,7 +310,7 @@ def test_the_tools_for_administration_read_what_they_show(
         ),
     ],
 )
-def test_a_tool_that_asks_for_what_is_not_there_is_told_so(
+def test_a_tool_that_asks_for_an_unknown_topic_gets_that_error(
     java: Java, gateway: GatewayProcess, tool: str, arguments: tuple[str, ...], told: str
 ) -> None:
     """Quotas, reassignments, transactions and the like: an empty list is an answer, an error is
@@ -320,7 +320,9 @@ def test_a_tool_that_asks_for_what_is_not_there_is_told_so(
     assert "Exception" not in done.stdout + done.stderr
 
 
-def test_the_producer_is_told_that_writes_are_refused(java: Java, gateway: GatewayProcess) -> None:
+def test_a_producer_gets_the_error_that_writes_are_refused(
+    java: Java, gateway: GatewayProcess
+) -> None:
     for idempotent in ("true", "false"):
         done = java(
             "ConsoleProducer",

@@ -91,7 +91,7 @@ def metrics(gateway: GatewayProcess) -> dict[str, float]:
     }
 
 
-def test_what_happens_to_blocks_is_in_the_metrics_and_the_metrics_are_in_the_guide(
+def test_metrics_count_the_fate_of_kept_blocks_and_the_guide_lists_the_metrics(
     start: Any, tmp_path: Path
 ) -> None:
     gateway = start()

@@ -99,7 +99,7 @@ def test_kaskade_shows_topics_partitions_settings_groups_and_records(
     assert told == read[: len(told)]
 
 
-def test_kafkatop_tells_the_lag_of_a_group(
+def test_kafkatop_reports_the_lag_of_a_group(
     gateway: GatewayProcess, expected: dict[str, list[Received]], ends: Counter[int]
 ) -> None:
     packages = installed(python_tools)

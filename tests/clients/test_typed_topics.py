@@ -131,7 +131,7 @@ def as_put(body: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", list(DRIVERS))
-def test_every_client_gets_the_same_bytes_from_both_gateways_and_reads_what_was_put(
+def test_every_client_gets_the_same_bytes_from_both_gateways_and_decodes_the_put_bodies(
     gateways: list[GatewayProcess], store: Path, name: str
 ) -> None:
     driver: Driver = DRIVERS[name]

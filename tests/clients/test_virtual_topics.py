@@ -201,7 +201,7 @@ def with_aiokafka(bootstrap: str, group: str, topic: str, ends: Mapping[int, int
 
 
 @pytest.mark.parametrize("client", [with_confluent, with_kafka_python, with_aiokafka])
-def test_a_group_comes_to_the_end_of_a_view_in_which_nothing_matches_and_commits_it(
+def test_a_group_reaches_the_end_of_a_view_without_matches_and_commits_the_offset(
     client: Callable[[str, str, str, Mapping[int, int]], None],
     gateway: GatewayProcess,
     ends: dict[int, int],
@@ -212,7 +212,7 @@ def test_a_group_comes_to_the_end_of_a_view_in_which_nothing_matches_and_commits
 
 
 @needs_kcat
-def test_kcat_comes_to_the_end_of_views(
+def test_kcat_reaches_the_end_of_views(
     gateway: GatewayProcess, newest: set[tuple[int, int]]
 ) -> None:
     for topic, wanted in (
@@ -406,7 +406,7 @@ class FollowingAiokafka:
 
 
 @pytest.mark.parametrize("client", [FollowingConfluent, FollowingKafkaPython, FollowingAiokafka])
-def test_a_consumer_that_has_read_what_is_newest_goes_on_with_every_cell(
+def test_a_consumer_of_latest_continues_with_every_later_cell(
     client: Callable[[str, str, int], Following], tmp_path: Path
 ) -> None:
     """The same consumer over its "now": a merged body comes whole, with late cells too, and every
@@ -460,7 +460,7 @@ def test_cloud_events_of_a_projection_carry_their_content_type(gateway: GatewayP
         assert envelope["body"] in ({"n": 3}, {"n": 4})
 
 
-def test_tools_are_told_which_topics_there_are_and_which_do_not_keep_every_cell(
+def test_tools_list_virtual_topics_and_see_which_are_compacted(
     gateway: GatewayProcess,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})

@@ -38,7 +38,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return place_at(S3)
 
 
-def test_p1_what_was_written_is_read_as_a_whole_and_from_any_place(root: Place) -> None:
+def test_p1_a_written_object_is_read_whole_and_in_ranges(root: Place) -> None:
     root.write("erasures", b"0123456789")
     assert root.read("erasures") == b"0123456789"
     assert (root.size("erasures"), root.size("other"), root.is_file("erasures")) == (10, None, True)
@@ -69,7 +69,7 @@ def test_p2_a_file_is_replaced(root: Place) -> None:
         assert root.read("erasures") == content
 
 
-def test_p3_what_somebody_else_has_written_is_not_replaced(client: Any) -> None:
+def test_p3_an_object_that_another_process_wrote_is_not_replaced(client: Any) -> None:
     one, other = place_at(S3), place_at(S3)
     one.write("erasures", b"1")
     assert other.read("erasures") == b"1"
@@ -174,7 +174,7 @@ def test_parts_of_an_upload_that_was_killed_are_removed(
 # --- the lock -------------------------------------------------------------------------------------
 
 
-def test_p6_one_process_holds_the_lock(root: Place) -> None:
+def test_p6_one_process_owns_the_lock(root: Place) -> None:
     other = place_at(str(root))
     for _ in range(2):
         with root.locked():
@@ -186,7 +186,7 @@ def test_p6_one_process_holds_the_lock(root: Place) -> None:
         pass
 
 
-def test_p6_a_lock_is_released_by_who_fails(root: Place) -> None:
+def test_p6_a_process_that_fails_releases_the_lock(root: Place) -> None:
     with pytest.raises(KeyError), root.locked():
         raise KeyError
     with place_at(str(root)).locked():
@@ -260,12 +260,12 @@ def lock_body(client: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["s3://", "s3:///prefix", "s3:/bucket/x", "s3://b/x//y"])
-def test_what_is_no_place_is_refused(name: str) -> None:
+def test_a_url_that_names_no_backup_place_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="s3://bucket"):
         place_at(name)
 
 
-def test_without_the_library_the_error_says_how_to_install_it(
+def test_without_the_s3_library_the_error_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)

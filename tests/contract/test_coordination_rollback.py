@@ -219,7 +219,7 @@ def test_c8_a_process_that_only_saved_since_finds_its_claim_void(fleet: Fleet) -
     assert reached(lambda: process.renew(session)).epoch > session.epoch
 
 
-def test_c8_what_was_saved_just_before_the_end_is_marked(fleet: Fleet) -> None:
+def test_c8_offsets_saved_just_before_the_end_are_marked(fleet: Fleet) -> None:
     with closing(fleet.server.open(fleet.state, lambda: 0.0)) as process:
         _, claim = claimed(process, "a")
         before = process.lineage(GROUP)
@@ -248,7 +248,7 @@ def test_c8_entries_are_written_also_where_it_went_back_unnoticed(
     assert [number for number in range(20) if fleet.state.get(f"after-{number}") is None] == []
 
 
-def test_c8_entries_are_written_whatever_the_clock_of_the_process_that_made_the_group(
+def test_c8_entries_are_written_although_the_clock_of_the_groups_first_process_was_wrong(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as ahead:
@@ -263,7 +263,7 @@ def test_c8_entries_are_written_whatever_the_clock_of_the_process_that_made_the_
     assert fleet.state.get("after") is not None
 
 
-def test_c8_nobody_has_to_be_there_when_it_goes_back(fleet: Fleet) -> None:
+def test_c8_a_rollback_is_noticed_although_no_process_ran_during_it(fleet: Fleet) -> None:
     with closing(fleet.server.open(fleet.state, lambda: 0.0)) as process:
         _, claim = claimed(process, "a")
         save(process, claim, 1)
@@ -398,7 +398,7 @@ def claim_of(process: ZooKeeperCoordinator, session: Session) -> dict[int, Claim
         return {}
 
 
-def test_c8_gateways_stop_and_say_so_until_somebody_accepts_the_offsets(fleet: Fleet) -> None:
+def test_c8_gateways_refuse_groups_until_an_operator_accepts_the_offsets(fleet: Fleet) -> None:
     process, operator = fleet.process(), fleet.process()
     node = register(fleet.state, "a", {"default": ("127.0.0.1", 9092)}, ("127.0.0.1", 8081))
     before = SlotClaims(process, fleet.state, "a", node, 30)

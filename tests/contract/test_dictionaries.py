@@ -133,7 +133,7 @@ def test_c1_an_added_dictionary_is_found_by_every_process_and_adding_it_again_ch
         assert (other.dictionaries.count(), other.dictionaries.current()) == (1, {})
 
 
-def test_c1_another_content_of_the_same_id_is_refused(storage: Storage) -> None:
+def test_c1_a_second_dictionary_content_under_the_same_id_is_refused(storage: Storage) -> None:
     engine = storage.open()
     engine.dictionaries.add(FIRST)
     twin = Dictionary("BASE", SECOND.content, 0, 0)
@@ -143,7 +143,7 @@ def test_c1_another_content_of_the_same_id_is_refused(storage: Storage) -> None:
     assert engine.dictionaries.find(FIRST.dictionary_id) == FIRST
 
 
-def test_c2_of_two_that_take_the_same_turn_at_once_one_is_told_false(storage: Storage) -> None:
+def test_c2_of_two_concurrent_uses_of_one_turn_one_returns_false(storage: Storage) -> None:
     engines = [storage.open() for _ in range(4)]
     told: list[bool] = []
 
@@ -201,7 +201,7 @@ def test_c3_a_column_may_change_its_dictionary_and_every_body_keeps_its_own(
     ] == [(FIRST.name, (0,)), (SECOND.name, (1,))]
 
 
-def test_c3_the_same_body_is_the_same_in_whatever_codec_it_lies(storage: Storage) -> None:
+def test_c3_a_body_decodes_the_same_from_every_codec(storage: Storage) -> None:
     engine = storage.open(CODEC_MSGPACK_ZLIB)
     publish(engine.dictionaries, FIRST, 0)
     engine.put(rides(0, 20))
@@ -253,7 +253,7 @@ def test_c3_a_dictionary_that_is_lost_meanwhile_is_not_taken_any_more(storage: S
     ],
     ids=["missing", "damaged", "another"],
 )
-def test_c4_what_is_lost_is_refused_at_the_start_by_name_and_comes_back_from_a_copy(
+def test_c4_a_lost_dictionary_is_named_at_the_start_and_restored_from_a_copy(
     storage: Storage, damage: str, told: str
 ) -> None:
     engine = storage.open()
@@ -281,7 +281,7 @@ def test_c4_what_is_lost_is_refused_at_the_start_by_name_and_comes_back_from_a_c
     assert bodies(storage.open()) == of(rides(0, 60))
 
 
-def test_c4_tables_that_are_gone_altogether_are_refused_and_not_made_anew(storage: Storage) -> None:
+def test_c4_missing_dictionary_tables_are_refused_and_not_made_again(storage: Storage) -> None:
     publish(storage.open().dictionaries, FIRST, 0)
     storage.close()
     storage.run("DROP TABLE dictionary")
@@ -297,7 +297,7 @@ def test_c4_a_content_that_was_never_in_use_keeps_nobody_from_starting(storage: 
     assert storage.open().dictionaries.find(FIRST.dictionary_id) is None
 
 
-def test_a_death_anywhere_on_the_way_loses_nothing_and_the_next_process_goes_on(
+def test_a_death_at_any_step_loses_no_dictionary_and_the_next_process_continues(
     storage: Storage, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer, "SAMPLES_WANTED", SAMPLES_MIN)

@@ -309,11 +309,11 @@ class SqliteMachine(EngineMachine):
         shutil.rmtree(self.directory)
 
 
-def test_the_sqlite_engine_does_what_the_model_does() -> None:
+def test_the_sqlite_engine_equals_the_model() -> None:
     run_state_machine_as_test(SqliteMachine, settings=settings(stateful_step_count=30))
 
 
-def test_the_mysql_engine_does_what_the_model_does(empty_mariadb: MariaDB) -> None:
+def test_the_mysql_engine_equals_the_model(empty_mariadb: MariaDB) -> None:
     class MySqlMachine(EngineMachine):
         kind = "mysql"
 

@@ -42,7 +42,7 @@ def names(cells: list[FollowedCell]) -> list[tuple[UUID, str, int]]:
     return [(each.row_key, each.column_name, each.ref_key) for each in cells]
 
 
-def test_a_follower_from_the_latest_cell_gives_what_is_put_behind_it(store: CellStore) -> None:
+def test_a_follower_from_the_latest_cell_gives_only_later_puts(store: CellStore) -> None:
     row = uuid4()
     store.put_cell(row, "BASE", 1, {"before": True})
     with following(store) as follower:

@@ -43,7 +43,9 @@ def changed(before: dict[int, Head], after: dict[int, Head]) -> dict[int, Head]:
     return {shard: head for shard, head in after.items() if before[shard] != head}
 
 
-def test_e28_every_change_of_a_head_is_given_whoever_made_it(open_engine: EngineMaker) -> None:
+def test_e28_every_change_of_a_head_is_given_although_another_process_made_it(
+    open_engine: EngineMaker,
+) -> None:
     mine, other = open_engine(), open_engine()
     heads, mark = mine.heads_since(None)
     assert heads == mine.heads()

@@ -351,7 +351,7 @@ class _Recorder(IndexStoreProxy):
         self.writes.append((entries, fences))
 
 
-def test_sqlite_index_is_what_the_cells_say() -> None:
+def test_a_sqlite_index_equals_the_cells() -> None:
     class SqliteMachine(IndexMachine):
         kind = "sqlite"
 
@@ -360,7 +360,7 @@ def test_sqlite_index_is_what_the_cells_say() -> None:
     )
 
 
-def test_sqlite_index_is_what_the_cells_say_after_trims() -> None:
+def test_a_sqlite_index_equals_the_cells_after_trims() -> None:
     class SqliteMachine(TrimmedMachine):
         kind = "sqlite"
 
@@ -421,7 +421,7 @@ def test_trims_and_erasures_leave_a_mysql_index_right_with_seeds_that_failed_onc
 
 @pytest.mark.integration
 @pytest.mark.xdist_group("mariadb")
-def test_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
+def test_a_mysql_index_equals_the_cells(empty_mariadb: MariaDB) -> None:
     class MySqlMachine(IndexMachine):
         kind = "mysql"
         server = empty_mariadb
@@ -433,7 +433,7 @@ def test_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
 
 @pytest.mark.integration
 @pytest.mark.xdist_group("mariadb")
-def test_mysql_index_is_what_the_cells_say_after_trims(empty_mariadb: MariaDB) -> None:
+def test_a_mysql_index_equals_the_cells_after_trims(empty_mariadb: MariaDB) -> None:
     class MySqlMachine(TrimmedMachine):
         kind = "mysql"
         server = empty_mariadb

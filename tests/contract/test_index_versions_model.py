@@ -374,7 +374,7 @@ class VersionsMachine(RuleBasedStateMachine):
         return rows
 
 
-def test_every_version_of_a_sqlite_index_is_what_the_cells_say() -> None:
+def test_every_version_of_a_sqlite_index_equals_the_cells() -> None:
     run_state_machine_as_test(
         VersionsMachine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None)
     )
@@ -382,7 +382,7 @@ def test_every_version_of_a_sqlite_index_is_what_the_cells_say() -> None:
 
 @pytest.mark.integration
 @pytest.mark.xdist_group("mariadb")
-def test_every_version_of_a_mysql_index_is_what_the_cells_say(empty_mariadb: MariaDB) -> None:
+def test_every_version_of_a_mysql_index_equals_the_cells(empty_mariadb: MariaDB) -> None:
     class MySqlMachine(VersionsMachine):
         server = empty_mariadb
 

@@ -38,7 +38,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rewritabl
         yield opened
 
 
-def test_e27_bodies_get_another_encoding_and_nothing_else_of_a_cell_changes(
+def test_e27_rewriting_changes_the_encoding_of_bodies_and_no_other_field(
     engine: RewritableEngine,
 ) -> None:
     cells = cells_of_shard(1, 0, 6)
@@ -65,7 +65,7 @@ def test_e27_bodies_get_another_encoding_and_nothing_else_of_a_cell_changes(
     assert [result.outcome for result in engine.put([cells[0], cells[5]])] == [Outcome.EXISTS] * 2
 
 
-def test_e27_a_search_passes_what_was_trimmed_and_goes_on_where_nothing_fits(
+def test_e27_a_search_skips_trimmed_cells_and_continues_where_no_body_matches(
     engine: RewritableEngine,
 ) -> None:
     engine.put(cells_of_shard(1, 0, 6))

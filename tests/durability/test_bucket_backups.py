@@ -65,7 +65,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuts]:
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
 @pytest.mark.parametrize("is_done", [False, True])
-def test_what_a_bucket_lists_is_whole_after_a_cut_at_every_request(
+def test_every_listed_backup_is_whole_after_a_cut_at_any_request(
     bucket: Cuts, tmp_path: Path, is_done: bool, is_encrypted: bool
 ) -> None:
     to = identities = None

@@ -26,7 +26,7 @@ def loaded(files: BlockFiles) -> BlockFiles:
     return files
 
 
-def test_a_block_that_is_read_after_a_power_cut_is_what_the_store_says(cuts: Cuts) -> None:
+def test_a_block_read_after_a_power_cut_equals_the_stores_cells(cuts: Cuts) -> None:
     read, damaged = 0, 0
     for cut in cuts("blocks"):
         with Datastore.open_embedded(cut.place / "run", "trips", 1) as opened:

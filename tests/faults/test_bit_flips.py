@@ -85,7 +85,9 @@ def test_a_repair_that_says_more_than_it_did_is_found(
     assert "repair" in violated(run_bit_flips(KIND, 1, tmp_path, FLIPS_BRIEF))
 
 
-def test_another_body_by_key_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_swapped_on_disk_is_found_by_a_read_by_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real: Callable[..., Any] = SqliteEngine.get
     monkeypatch.setattr(
         SqliteEngine,

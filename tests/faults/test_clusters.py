@@ -19,7 +19,7 @@ from tests.support.small_disk import NoSmallDisk
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("mariadb-faults")
 @pytest.mark.parametrize("kind", [kind for kind in CLUSTER_KINDS if kind not in LONG_KINDS])
-def test_no_invariant_breaks_whatever_happens_to_a_cluster(kind: str) -> None:
+def test_no_invariant_breaks_under_any_fault_of_a_cluster(kind: str) -> None:
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
     try:
@@ -33,7 +33,7 @@ def test_no_invariant_breaks_whatever_happens_to_a_cluster(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("mariadb-faults")
-def test_two_restores_of_a_backup_never_become_one(tmp_path: Path) -> None:
+def test_two_restores_of_a_backup_never_join_into_one_history(tmp_path: Path) -> None:
     if reason := local_mariadb.why_not():
         pytest.skip(reason)
     result = run_restore_faults(RESTORE_TWICE, default_seed(), tmp_path)

@@ -17,7 +17,7 @@ from tests.support.small_disk import NoSmallDisk
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EMBEDDED_KINDS)
-def test_every_put_comes_to_what_its_caller_was_told(tmp_path: Path, kind: str) -> None:
+def test_every_put_has_the_outcome_that_its_caller_got(tmp_path: Path, kind: str) -> None:
     try:
         result = run_embedded_faults(kind, 1, tmp_path)
     except NoSmallDisk as reason:

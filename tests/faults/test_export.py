@@ -20,7 +20,7 @@ from tests.support import local_kafka, local_zookeeper
     "kind",
     [kind for kind in EXPORT_KINDS if kind in ("export-kill", "export-zombie", "export-network")],
 )
-def test_the_partition_is_the_log_whatever_happens_to_the_exporters_and_their_network(
+def test_the_partition_equals_the_log_under_faults_of_exporters_and_network(
     tmp_path: Path, kind: str
 ) -> None:
     if reason := local_kafka.why_not() or local_zookeeper.why_not():

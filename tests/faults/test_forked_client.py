@@ -12,14 +12,14 @@ from tests.faults.fork_run import FORKS_BRIEF, run_fork_faults
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 
-def test_both_sides_of_a_fork_are_answered_what_they_asked(tmp_path: Path) -> None:
+def test_parent_and_child_of_a_fork_each_get_the_own_answers(tmp_path: Path) -> None:
     result = run_fork_faults("forked-client", 1, tmp_path, FORKS_BRIEF)
     assert len(result.witnessed) == FORKS_BRIEF, "nobody forked under load"
     assert result.operations_inside > 0, "nothing ran meanwhile"
     assert {name: found for name, found in result.violations.items() if found} == {}
 
 
-def test_a_shared_connection_shows_other_callers_cells_and_the_run_finds_it(tmp_path: Path) -> None:
+def test_the_run_finds_a_planted_connection_that_a_fork_shares(tmp_path: Path) -> None:
     for seed in range(1, 6):  # whether two requests meet on a connection is chance
         result = run_fork_faults(
             "forked-client",

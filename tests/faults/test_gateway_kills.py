@@ -49,7 +49,7 @@ def committed(bootstrap: str) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_group_goes_on_from_what_it_committed_however_often_its_gateway_is_killed(
+def test_a_group_resumes_from_its_commits_after_many_gateway_kills(
     tmp_path: Path, seed: int
 ) -> None:
     """The kills come at any moment: between a commit's write and its answer (the position is then

@@ -37,7 +37,7 @@ RUNS = [
 @pytest.mark.xdist_group("zookeeper")
 @pytest.mark.skipif(local_zookeeper.why_not() is not None, reason=str(local_zookeeper.why_not()))
 @pytest.mark.parametrize(("kind", "seed"), RUNS)
-def test_a_group_of_three_clients_misses_nothing_whatever_happens_to_the_gateways(
+def test_a_group_of_three_clients_misses_no_cell_under_faults_of_gateways(
     kind: str, seed: int
 ) -> None:
     command = [sys.executable, "-m", "tests.faults", "--kind", kind, "--seed", str(seed), "--brief"]

@@ -18,7 +18,7 @@ from tests.support.local_zookeeper import ZooKeeper
 @pytest.mark.slow
 @pytest.mark.xdist_group("zookeeper")
 @pytest.mark.parametrize("kind", TRIGGER_KINDS)
-def test_each_trip_is_charged_once_whatever_happens_to_the_triggers(
+def test_each_trip_is_charged_once_under_faults_of_triggers(
     tmp_path: Path, zookeeper_server: ZooKeeper, kind: str
 ) -> None:
     result = run_trigger_faults(

@@ -17,7 +17,7 @@ from tests.support import local_kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("kafka")
-def test_no_answer_of_a_wait_comes_before_its_effect_whatever_is_killed(tmp_path: Path) -> None:
+def test_no_wait_answers_before_its_effect_under_kills(tmp_path: Path) -> None:
     if reason := local_kafka.why_not():
         pytest.skip(reason)
     result = run_wait_faults("waits", default_seed(), tmp_path, BRIEF)

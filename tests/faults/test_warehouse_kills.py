@@ -135,7 +135,7 @@ def test_two_loaders_that_both_own_every_shard_load_each_cell_once(
     assert_equal_everywhere(store, gateway, directory, level=True)
 
 
-def test_sigterm_commits_what_was_read_and_ends_well(
+def test_sigterm_commits_the_rows_that_were_read_and_exits_with_0(
     store: Path, gateway: str, tmp_path: Path
 ) -> None:
     directory = tmp_path / "table"

@@ -18,7 +18,9 @@ from tests.faults.seeds import default_seed
 @pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if kind != "index"]
 )  # of index workers alone: tests/integration/indexes/test_index_worker_kills.py
-def test_no_invariant_breaks_whatever_is_killed_or_paused(tmp_path: Path, kind: str) -> None:
+def test_no_invariant_breaks_when_any_process_is_killed_or_paused(
+    tmp_path: Path, kind: str
+) -> None:
     result = run_faults(kind, default_seed(), tmp_path, PUT_PAUSE_BRIEF_S)
     assert len(result.witnessed) == 4, "the faults did not happen"
     assert result.passed, str(result)

@@ -109,7 +109,7 @@ def test_assigned_shards_go_on_while_zookeeper_is_dead_and_no_cell_runs_twice(
     workers.assert_in_order()
 
 
-def test_nothing_changes_hands_when_zookeeper_comes_back_and_one_member_is_there_before_the_others(
+def test_no_shard_changes_hands_when_one_member_reconnects_before_the_others(
     zookeeper: ZooKeeper, store: Datastore
 ) -> None:
     now_s = [
@@ -159,7 +159,7 @@ def renewed(membership: Membership) -> bool:
     return True
 
 
-def test_a_worker_killed_while_zookeeper_is_away_leaves_its_successor_what_it_kept(
+def test_a_worker_killed_while_zookeeper_is_away_leaves_its_kept_offsets_to_its_successor(
     zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
 ) -> None:
     first = workers.start("first")
@@ -218,7 +218,7 @@ def test_a_worker_drains_without_zookeeper(
     workers.assert_run_or_parked()
 
 
-def test_a_wiped_zookeeper_stops_the_trigger_until_somebody_says_where_it_goes_on(
+def test_a_wiped_zookeeper_stops_the_trigger_until_an_operator_sets_the_location(
     zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
 ) -> None:
     workers.start("a")
@@ -331,7 +331,7 @@ def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(
         "trigger.after_park",
     ],
 )
-def test_a_cell_is_run_or_parked_wherever_its_worker_is_killed_while_it_parks_it(
+def test_a_cell_is_run_or_parked_when_its_worker_is_killed_at_any_step_of_parking(
     store: Datastore, workers: Workers, coordinator: Coordinator, failpoint: str
 ) -> None:
     put(store, range(20))

@@ -56,7 +56,7 @@ def workers(tmp_path: Path, store: Datastore, ensemble: Ensemble) -> Iterator[Wo
     started.end()
 
 
-def test_work_goes_on_when_the_leader_is_killed_and_when_the_majority_is(
+def test_work_continues_when_the_leader_is_killed_and_when_the_majority_is(
     ensemble: Ensemble, store: Datastore, workers: Workers
 ) -> None:
     with closing(open_coordinator(f"{ensemble.url}/here?timeout_s=2", store.state)) as coordinator:

@@ -86,7 +86,7 @@ def begin(store: Datastore, workers: Workers, coordinator: Coordinator, far: str
     wait_until(lambda: caught_up(store, coordinator), "both have begun")
 
 
-def test_what_a_worker_says_reaches_nobody_so_another_takes_over_and_it_comes_back(
+def test_a_worker_whose_messages_are_lost_is_replaced_and_rejoins(
     store: Datastore, workers: Workers, coordinator: Coordinator, proxy: TcpProxy, tmp_path: Path
 ) -> None:
     begin(store, workers, coordinator, url_by(proxy, tmp_path))
@@ -123,7 +123,7 @@ def test_what_a_worker_says_reaches_nobody_so_another_takes_over_and_it_comes_ba
     assert sum(workers.cells_run().values()) - len(workers.cells_run()) <= 2 * RUN_BETWEEN_SAVES
 
 
-def test_a_worker_that_hears_nothing_goes_on_with_its_shards(
+def test_a_worker_that_receives_no_messages_continues_with_its_shards(
     store: Datastore, workers: Workers, coordinator: Coordinator, proxy: TcpProxy, tmp_path: Path
 ) -> None:
     begin(store, workers, coordinator, url_by(proxy, tmp_path))

@@ -96,7 +96,7 @@ def open_connections(gateway: GatewayProcess) -> int:
     )
 
 
-def test_thousands_of_mutated_frames_cost_their_connections_and_nothing_else() -> None:
+def test_thousands_of_mutated_frames_only_close_their_own_connections() -> None:
     """``python -m tests.fuzz gateway`` in small, as a process of its own: kafka-python warns of
     sockets that it leaves."""
     command = [
@@ -193,7 +193,7 @@ def test_a_group_reads_every_record_while_peers_stop_half_way(
         ),
     ],
 )
-def test_garbage_is_let_go_at_once_and_the_connection_beside_it_goes_on(
+def test_a_connection_that_sends_garbage_is_closed_at_once_and_the_one_beside_it_continues(
     shared: GatewayProcess, data: bytes
 ) -> None:
     with connect(shared) as steady, connect(shared) as peer:

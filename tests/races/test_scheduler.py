@@ -25,7 +25,7 @@ def counting(steps: int) -> Case:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
-def test_it_comes_to_every_order_once(steps: int) -> None:
+def test_the_scheduler_runs_every_order_once(steps: int) -> None:
     orders = [tuple(done.order) for done in every_order(lambda: counting(steps), [POINT])]
     assert len(orders) == len(set(orders)) == comb(2 * (steps + 1), steps + 1)
 
@@ -45,7 +45,7 @@ def lossy() -> Case:
     return Case([add, add], check)
 
 
-def test_it_finds_a_lost_update_and_tells_the_order() -> None:
+def test_the_scheduler_finds_a_lost_update_and_prints_the_order() -> None:
     with pytest.raises(AssertionError, match=r"in the order \[0, 1, "):
         list(every_order(lossy, [POINT]))
     with pytest.raises(AssertionError, match="in the order"):
@@ -70,7 +70,7 @@ def test_too_many_orders_are_no_pass() -> None:
         list(every_order(lambda: counting(3), [POINT], runs_max=10))
 
 
-def test_a_lock_that_is_held_at_a_point_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_kept_across_a_switching_point_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "STUCK_S", 0.3)
     lock = threading.Lock()
 

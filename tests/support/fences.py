@@ -57,9 +57,9 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "java": _CONSUMERS,
         "go -C": _CONSUMERS,
         ".venv/bin/python examples/fares.py": _EXAMPLES
-        + "test_the_warehouse_query_sums_what_the_cells_say",
-        "mvn": _EXAMPLES + "test_the_spark_job_sums_what_the_cells_say",
-        "spark-submit": _EXAMPLES + "test_the_spark_job_sums_what_the_cells_say",
+        + "test_the_warehouse_query_sums_the_fares_of_the_cells",
+        "mvn": _EXAMPLES + "test_the_spark_job_sums_the_fares_of_the_cells",
+        "spark-submit": _EXAMPLES + "test_the_spark_job_sums_the_fares_of_the_cells",
     },
     "docs/recipes.md": {
         "import json\nfrom urllib": "tests/ecosystem/test_spark.py::test_a_batch",

@@ -34,7 +34,7 @@ def test_a_user_reads_and_commits_in_a_group_that_an_acl_allows(
     assert client(secured, listener, mechanism, "alice", PASSWORD, "trips", group) == CELLS
 
 
-def test_a_wrong_password_and_an_unknown_user_are_told_the_same(secured: Secured) -> None:
+def test_a_wrong_password_and_an_unknown_user_get_the_same_error(secured: Secured) -> None:
     def answer(user: str, password: str) -> bytes:
         context = ssl.create_default_context(cafile=secured.files.ca)
         with (
@@ -58,7 +58,7 @@ def test_a_group_that_no_acl_names_is_refused(secured: Secured) -> None:
         confluent(secured, "sasl", "PLAIN", "alice", PASSWORD, "trips", "other")
 
 
-def test_offsets_are_deleted_by_who_may_delete_in_the_group_and_read_the_topic(
+def test_offsets_are_deleted_by_users_with_rights_on_the_group_and_the_topic(
     secured: Secured,
 ) -> None:
     confluent(secured, "sasl", "PLAIN", "alice", PASSWORD, "trips", "trips-readers")

@@ -98,7 +98,7 @@ def test_a_removed_user_does_not_come_in_again(secured: Secured) -> None:
     ],
     ids=["Metadata", "a large frame", "a token without a handshake"],
 )
-def test_who_is_not_known_gets_no_answer_but_a_refusal(secured: Secured, sent: bytes) -> None:
+def test_an_unknown_user_gets_no_answer_but_a_refusal(secured: Secured, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", secured.ports["scram"]), timeout=5) as peer:
         peer.sendall(sent)
         answer = b"".join(iter(lambda: peer.recv(4096), b""))

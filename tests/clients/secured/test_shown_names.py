@@ -25,7 +25,7 @@ ANYTHING: Any = None
 """In a filter of ACLs: the types of confluent-kafka want a text."""
 
 
-def test_whoever_asks_for_acls_is_shown_its_own(secured: Secured) -> None:
+def test_a_user_who_lists_acls_sees_only_the_own_ones(secured: Secured) -> None:
     admin = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanisms": "SCRAM-SHA-256",
@@ -94,7 +94,7 @@ def scram_of(client: AdminClient, name: str) -> None:
     asked[name].result(TIMEOUT_S)
 
 
-def test_whoever_asks_for_users_is_shown_itself(secured: Secured) -> None:
+def test_a_user_who_describes_scram_credentials_sees_only_the_own_ones(secured: Secured) -> None:
     login = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanisms": "SCRAM-SHA-256",
@@ -128,7 +128,7 @@ def test_only_resources_that_may_be_described_are_listed(secured: Secured) -> No
     assert [each.error_code.name for each in topic.partitions] == ["topic_authorization_failed"]
 
 
-def test_only_kept_bytes_of_topics_that_may_be_described_are_told(secured: Secured) -> None:
+def test_describe_log_dirs_counts_only_topics_that_the_user_may_describe(secured: Secured) -> None:
     for version in range(1, 5):
         answer = ask(secured.ports["open"], 35, version, encoded(35, version, {"topics": None}))
         assert [list(each.topics) for each in answer.results] == [[]], f"version {version}"

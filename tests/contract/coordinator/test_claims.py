@@ -118,7 +118,7 @@ def test_c4_a_session_that_has_ended_claims_nothing_until_it_is_renewed(
         coordinator.commit_offsets("g", {("trips", 0): CommittedOffset(2)}, claims=[before])
 
 
-def test_c4_many_members_at_once_never_hold_the_same_partition(coordinator: Coordinator) -> None:
+def test_c4_two_members_never_own_the_same_partition(coordinator: Coordinator) -> None:
     partitions = range(40)
     sessions = [coordinator.join("g", name, 60) for name in "abcd"]
     together = Barrier(len(sessions))

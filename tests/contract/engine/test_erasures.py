@@ -89,7 +89,7 @@ def test_e20_the_cells_of_a_row_come_page_by_page_each_once(engine: Engine, limi
     assert found == [0, 1, 2, 3, 4]
 
 
-def test_e20_the_log_may_be_told_before_any_body_goes(engine: Engine) -> None:
+def test_e20_an_erasure_is_in_the_log_before_any_body_is_removed(engine: Engine) -> None:
     [row] = rows_of_shard(1, 1)
     engine.put([cell(row=row, ref_key=ref_key) for ref_key in range(3)])
     counts = [engine.heads()[1].erasures]

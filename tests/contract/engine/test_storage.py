@@ -17,7 +17,7 @@ from cellfeed.store.errors import ProtectData, StorageUnavailable
 from tests.support.engine_steps import EngineMaker, cell
 
 
-def test_e11_state_writes_all_or_none_and_only_when_versions_hold(engine: Engine) -> None:
+def test_e11_state_writes_all_entries_or_none_and_only_when_versions_match(engine: Engine) -> None:
     state = engine.state
     first = state.commit({"a/1": b"x", "a/2": b"y"}, expect={"a/1": None})
     assert first is not None

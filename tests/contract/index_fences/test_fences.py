@@ -68,7 +68,7 @@ def test_a_write_under_a_fence_that_was_raised_is_refused(index: Index) -> None:
     assert index.entries() == [("ann", 2, True)]
 
 
-def test_one_who_raises_a_fence_sees_all_that_is_ever_written_under_lower_numbers(
+def test_a_process_that_raises_a_fence_sees_every_entry_written_under_lower_numbers(
     index: Index,
 ) -> None:
     """Writers write a new entry each time, with the number that they write under as its ref key; a

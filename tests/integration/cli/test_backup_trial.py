@@ -200,7 +200,7 @@ def test_a_trial_that_a_signal_ends_leaves_nothing(
     assert list(tmp_dir.iterdir()) == []
 
 
-def test_what_a_kill_9_leaves_the_next_trial_removes_and_nothing_else(
+def test_the_next_trial_removes_the_leftovers_of_a_killed_one_and_no_other_files(
     words: list[str], tmp_dir: Path
 ) -> None:
     with started(words, "sqlite.restore.after_rename=kill") as process:
@@ -231,7 +231,7 @@ def test_a_removal_that_was_cut_off_is_ended_by_the_next_trial(
     assert list(tmp_dir.iterdir()) == []
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_made(
+def test_a_trial_without_room_is_refused_before_it_makes_a_file(
     words: list[str], tmp_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(told(*(word for word in words if word != "--restore"))[2], InvalidRequest)

@@ -273,7 +273,7 @@ def test_bodies_of_a_dictionary_without_a_checksum_are_decoded_by_the_stores_own
     )
 
 
-def test_status_and_metrics_of_a_worker_have_what_its_check_has_found(
+def test_status_and_metrics_of_a_worker_show_the_findings_of_its_check(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(run_dir, f"UPDATE cell SET body = x'04' WHERE {at(2, 5)}")

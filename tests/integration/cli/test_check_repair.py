@@ -72,7 +72,7 @@ def hurt(run_dir: Path) -> None:
     )
 
 
-def test_damaged_and_lost_cells_come_back_from_a_backup_as_they_were(run_dir: Path) -> None:
+def test_damaged_and_lost_cells_are_restored_unchanged_from_a_backup(run_dir: Path) -> None:
     before, backups = logs(run_dir), back_up(run_dir)
     hurt(run_dir)
     code, found = check(run_dir, "--repair", "--backups", str(backups))
@@ -142,7 +142,7 @@ def test_a_backup_of_another_history_and_a_damaged_one_are_no_good_copies(
     assert content(run_dir) == damaged
 
 
-def test_a_row_that_was_erased_since_comes_back_without_its_body(run_dir: Path) -> None:
+def test_a_cell_of_a_row_erased_since_is_restored_without_its_body(run_dir: Path) -> None:
     backups = back_up(run_dir)
     row_key = next(cell[1] for cell in logs(run_dir)[2] if cell[0] == 5)
     with Datastore.open_embedded(run_dir / "store", "trips", SHARDS) as store:

@@ -61,7 +61,7 @@ def test_up_says_what_runs_where_and_down_ends_all_of_it(tmp_path: Path) -> None
         assert (again.returncode, "nothing runs" in again.stdout) == (0, True)
 
 
-def test_a_second_up_is_refused_with_the_reason_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_up_is_refused_with_the_reason_and_the_first_keeps_running(tmp_path: Path) -> None:
     with running(tmp_path) as run_dir:
         before = processes(run_dir)
         for extra in ((), ("--detach",)):
@@ -171,7 +171,7 @@ def test_a_signal_while_a_process_starts_leaves_nothing_running(tmp_path: Path) 
         assert not of_run_dir(run_dir)
 
 
-def test_one_that_cannot_start_ends_the_others_and_says_why(tmp_path: Path) -> None:
+def test_a_process_that_cannot_start_ends_the_others_and_reports_the_reason(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with socket.create_server(("127.0.0.1", 0)) as taken, ended(run_dir):
         port = taken.getsockname()[1]

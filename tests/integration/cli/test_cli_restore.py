@@ -52,7 +52,7 @@ def ends(directory: Path) -> Iterator[int]:
         yield from (head.watermark for head in store.heads().values())
 
 
-def test_what_was_killed_with_kill_9_is_run_again(run_dir: Path, tmp_path: Path) -> None:
+def test_a_restore_killed_with_kill_9_can_be_run_again(run_dir: Path, tmp_path: Path) -> None:
     backups = tmp_path / "backups"
     killed("backup.before_manifest", "backup", "create", backups, "--run-dir", run_dir)
     [unfinished] = backups.glob("2*")
@@ -68,7 +68,7 @@ def test_what_was_killed_with_kill_9_is_run_again(run_dir: Path, tmp_path: Path)
     assert list(ends(tmp_path / "new")) == list(ends(run_dir))
 
 
-def test_a_damaged_backup_is_told_and_not_restored(
+def test_a_damaged_backup_is_reported_and_not_restored(
     run_dir: Path, backups: Path, tmp_path: Path
 ) -> None:
     assert "is whole: 300 cells" in done("backup", "verify", backups)
@@ -90,7 +90,7 @@ def test_a_damaged_backup_is_told_and_not_restored(
     assert not (tmp_path / "new" / "store" / "trips").exists()
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_done(
+def test_a_restore_with_wrong_arguments_is_refused_before_any_change(
     run_dir: Path, backups: Path, tmp_path: Path
 ) -> None:
     assert isinstance(

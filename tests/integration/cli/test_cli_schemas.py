@@ -145,7 +145,7 @@ def test_list_check_unfit_and_retry(run_dir: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.integration
-def test_up_and_status_say_what_a_typed_topic_leaves_out(run_dir: Path) -> None:
+def test_up_and_status_count_the_bodies_that_a_typed_topic_leaves_out(run_dir: Path) -> None:
     write_schema(run_dir, FARE)
     config = load_config(run_dir / "config.yaml")
     with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:

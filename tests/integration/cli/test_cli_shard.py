@@ -178,7 +178,7 @@ def test_a_new_cluster_that_comes_first_is_refused_for_the_first_one_keeps_the_s
     assert "added at the end of datastore.clusters" in str(done.exception)
 
 
-def test_what_cannot_be_moved_is_said(config: Path) -> None:
+def test_a_move_that_is_not_possible_is_refused_with_the_reason(config: Path) -> None:
     run("cluster init", config)
     for words, says in (
         ("shard move --shard 3 --to c9", "no cluster 'c9'"),

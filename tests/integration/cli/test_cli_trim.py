@@ -126,7 +126,7 @@ def entries(store: Datastore, version: IndexVersion) -> list[Entry]:
     "failpoint",
     ["sqlite.trim.before_commit", "index.trim.trimmed"],
 )
-def test_a_trim_that_is_killed_leaves_a_log_that_begins_where_it_says_and_goes_on(
+def test_a_trim_that_is_killed_leaves_a_readable_log_and_can_be_run_again(
     store: Datastore, failpoint: str
 ) -> None:
     definition = (

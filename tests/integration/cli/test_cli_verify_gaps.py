@@ -79,7 +79,7 @@ def test_a_log_that_lacks_cells_ends_verify_and_a_backup_with_1(tmp_path: Path) 
         ) == (1, True), backup.stderr
 
 
-def test_a_restore_beside_a_newer_backup_is_refused_with_3_and_told_to_goes_above_it(
+def test_a_restore_beside_a_newer_backup_exits_with_3_and_names_the_way_above_it(
     tmp_path: Path,
 ) -> None:
     run_dir, backups = tmp_path / "run", str(tmp_path / "backups")

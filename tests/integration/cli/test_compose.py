@@ -43,7 +43,7 @@ def mounts(service: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def test_the_topology_is_the_production_one(local: Config) -> None:
+def test_the_compose_file_has_the_production_topology(local: Config) -> None:
     assert [len(cluster.nodes) for cluster in local.datastore.clusters] == [3, 3]
     kinds = [kind for _, kind in process_names(local)]
     counts = {
@@ -127,7 +127,9 @@ def test_the_account_of_the_images_is_the_one_of_the_local_file(local: Config) -
     )
 
 
-def test_zookeeper_and_kafka_have_the_settings_of_local_ones(compose: dict[str, Any]) -> None:
+def test_zookeeper_and_kafka_in_compose_have_the_settings_of_local_servers(
+    compose: dict[str, Any],
+) -> None:
     assert (
         DOCKER / mounts(compose["services"]["zookeeper"])["/conf/zoo.cfg"]
     ).resolve() == SHIPPED_SETTINGS / "zookeeper.cfg"
@@ -143,7 +145,7 @@ def test_zookeeper_and_kafka_have_the_settings_of_local_ones(compose: dict[str, 
         assert set(addresses) == {"127.0.0.1"}
 
 
-def test_nothing_is_published_and_no_container_has_a_network_of_its_own(
+def test_no_container_publishes_ports_or_has_a_network_of_its_own(
     compose: dict[str, Any],
 ) -> None:
     for name, service in compose["services"].items():
@@ -151,7 +153,7 @@ def test_nothing_is_published_and_no_container_has_a_network_of_its_own(
         assert not {"ports", "expose", "networks"} & set(service), name
 
 
-def test_what_a_container_mounts_builds_from_or_waits_for_is_there(compose: dict[str, Any]) -> None:
+def test_every_mount_build_and_dependency_of_a_container_exists(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         for source in mounts(service).values():
             assert (
@@ -165,7 +167,7 @@ def test_what_a_container_mounts_builds_from_or_waits_for_is_there(compose: dict
         assert ("build" in service) == (service["image"] == "cellfeed"), name
 
 
-def test_the_image_copies_what_is_there_and_what_is_let_into_its_context() -> None:
+def test_every_file_that_the_image_copies_exists_and_is_in_its_build_context() -> None:
     let_in = {
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()
@@ -180,7 +182,7 @@ def test_the_image_copies_what_is_there_and_what_is_let_into_its_context() -> No
     assert all((ROOT / each).exists() for each in copied)
 
 
-def test_the_installer_is_a_script_that_names_what_the_servers_errors_name() -> None:
+def test_the_installer_is_the_script_that_errors_about_missing_servers_name() -> None:
     script = DOCKER / "install-services"
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
     text = script.read_text()
@@ -196,7 +198,7 @@ def test_the_installer_is_a_script_that_names_what_the_servers_errors_name() -> 
     )
 
 
-def test_the_installer_fails_where_it_cannot_install_and_names_what_is_missing(
+def test_the_installer_fails_where_it_cannot_install_and_names_the_missing_tool(
     tmp_path: Path,
 ) -> None:
     for name in ("bash", "dirname", "id"):

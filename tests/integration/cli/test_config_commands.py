@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_check_says_what_would_be_started_and_starts_nothing(file: Path) -> None:
+def test_config_check_lists_the_processes_and_starts_none(file: Path) -> None:
     said = cellfeed("config", "check", str(file))
     assert said.returncode == 0, said.stderr
     assert said.stdout == (
@@ -64,7 +64,7 @@ def test_show_fills_in_defaults_and_hides_passwords(file: Path) -> None:
     assert json.loads(cellfeed("config", "show", "--config", str(file), "--json").stdout) == shown
 
 
-def test_show_without_an_instance_says_what_to_name(tmp_path: Path) -> None:
+def test_show_without_an_instance_names_the_missing_argument(tmp_path: Path) -> None:
     said = cellfeed("config", "show", "--run-dir", str(tmp_path))
     assert said.returncode == 1
     assert "--config" in said.stderr

@@ -205,7 +205,9 @@ def test_one_cent_in_the_providers_books_makes_the_proof_false_and_the_exit_code
     assert not of_run_dir(run_dir)
 
 
-def test_a_demo_that_is_interrupted_ends_what_it_started(tmp_path: Path, run_dir: Path) -> None:
+def test_an_interrupted_demo_ends_the_processes_that_it_started(
+    tmp_path: Path, run_dir: Path
+) -> None:
     demo = start_demo(tmp_path)
     try:
         wait_until(
@@ -222,7 +224,7 @@ def test_a_demo_that_is_interrupted_ends_what_it_started(tmp_path: Path, run_dir
     assert not of_run_dir(run_dir)
 
 
-def test_a_directory_that_is_somebody_elses_is_not_emptied(tmp_path: Path) -> None:
+def test_a_directory_of_another_owner_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / "demo-run").mkdir()
     precious = tmp_path / "demo-run" / "thesis.txt"
     precious.write_text("years of work")

@@ -146,7 +146,7 @@ def test_a_secret_key_in_the_place_of_a_recipient_is_refused_and_not_shown(
 
 
 @pytest.mark.parametrize("onto", [(), ("--onto", "latest")])
-def test_a_point_in_time_comes_back_from_encrypted_backups(
+def test_a_point_in_time_is_restored_from_encrypted_backups(
     run_dir: Path, backups: Path, tmp_path: Path, onto: tuple[str, ...]
 ) -> None:
     key = tmp_path / "own.key"

@@ -63,7 +63,7 @@ def test_a_run_is_over_when_every_cell_of_the_column_has_run_once_in_order(kit: 
     assert kit.parked() == []
 
 
-def test_a_second_run_goes_on_where_the_first_ended(kit: Kit) -> None:
+def test_a_second_run_resumes_where_the_first_ended(kit: Kit) -> None:
     put(kit, KEYS[:10])
     kit.run_until_idle(follow)
     put(kit)
@@ -104,7 +104,7 @@ def test_several_workers_have_divided_the_shards_before_they_see_a_cell(kit: Kit
     assert sorted(workers.values()) == ["worker-1", "worker-1", "worker-2", "worker-2"]
 
 
-def test_a_run_that_does_not_become_idle_says_what_it_waits_for(kit: Kit) -> None:
+def test_a_run_that_does_not_become_idle_names_the_remaining_work(kit: Kit) -> None:
     put(kit, KEYS[:1])
     kit.poison(KEYS[0], error=StorageUnavailable("the till is shut"))
     with pytest.raises(
@@ -117,7 +117,7 @@ def test_a_run_that_does_not_become_idle_says_what_it_waits_for(kit: Kit) -> Non
         kit.run_until_idle(follow, deadline_s=0.3)
 
 
-def test_what_is_not_a_trigger_is_refused(kit: Kit) -> None:
+def test_a_function_that_is_no_trigger_is_refused(kit: Kit) -> None:
     with pytest.raises(TypeError, match="mark the function"):
         kit.run_until_idle(len)
     with pytest.raises(ValueError, match="one trigger"):
@@ -154,7 +154,7 @@ def test_a_poisoned_cell_is_tried_as_often_as_the_policy_says_then_parked_with_i
     [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1)],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_a_function_raises_is_its_cells_failure(kit: Kit, error: BaseException) -> None:
+def test_every_exception_of_a_function_is_its_cells_failure(kit: Kit, error: BaseException) -> None:
     put(kit)
     kit.poison(KEYS[3], error=error)
     kit.run_until_idle(follow)
@@ -184,7 +184,9 @@ def test_parked_cells_are_tried_again_when_asked(kit: Kit) -> None:
     assert kit.runs(KEYS[3]) == 4
 
 
-def test_a_trigger_that_stops_because_too_many_cells_are_parked_is_told(kit: Kit) -> None:
+def test_a_trigger_that_stops_because_too_many_cells_are_parked_raises_its_own_error(
+    kit: Kit,
+) -> None:
     @trigger(column="BASE", retry=RetryPolicy(1), parked_max=2)
     def fail(row_key: UUID) -> None:
         raise ValueError(row_key)
@@ -205,7 +207,7 @@ def test_a_function_that_ends_its_process_is_tried_like_one_that_raises(kit: Kit
 # --- stall ----------------------------------------------------------------------------------------
 
 
-def test_a_function_that_hangs_holds_up_no_other_shard(kit: Kit) -> None:
+def test_a_function_that_hangs_delays_no_other_shard(kit: Kit) -> None:
     put(kit)
     kit.stall(KEYS[0])
     kit.run_until_idle(follow)
@@ -311,7 +313,7 @@ def test_of_a_larger_put_the_last_new_cells_are_lost_and_the_others_acknowledged
     assert [kit.runs(key) for key in KEYS[:12]] == [1] * 9 + [0] * 3
 
 
-def test_whoever_puts_a_lost_cell_again_finds_the_new_master(kit: Kit) -> None:
+def test_a_caller_who_puts_a_lost_cell_again_finds_the_new_master(kit: Kit) -> None:
     put(kit)
     failover = kit.failover(lose=5)
     kit.run_until_idle(answer)
@@ -321,7 +323,7 @@ def test_whoever_puts_a_lost_cell_again_finds_the_new_master(kit: Kit) -> None:
     assert kit.parked() == []
 
 
-def test_while_there_is_no_master_work_waits_and_then_goes_on(kit: Kit) -> None:
+def test_work_waits_while_there_is_no_master_and_continues_afterwards(kit: Kit) -> None:
     put(kit)
     kit.failover(lose=1, away_s=0.3)
     with pytest.raises(OutcomeUnknown):
@@ -336,7 +338,7 @@ def test_while_there_is_no_master_work_waits_and_then_goes_on(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_while_zookeeper_is_away_work_goes_on_and_offsets_are_saved_afterwards(
+def test_work_continues_while_zookeeper_is_away_and_offsets_are_saved_afterwards(
     kit: Kit, workers: int
 ) -> None:
     put(kit)
@@ -410,7 +412,7 @@ def test_a_failpoint_that_does_not_exist_is_refused(kit: Kit) -> None:
 # --- proof ----------------------------------------------------------------------------------------
 
 
-def test_a_fault_that_never_happened_is_told_when_the_kit_is_closed(tmp_path: Path) -> None:
+def test_a_fault_that_never_happened_is_reported_when_the_kit_is_closed(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     put(kit, KEYS[:2])
     kit.poison(KEYS[9])

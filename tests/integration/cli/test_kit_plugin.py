@@ -112,7 +112,7 @@ def test_a_project_that_does_not_use_it_loads_nothing_of_the_product(
     service.runpytest_subprocess().assert_outcomes(passed=1)
 
 
-def test_it_is_registered_as_an_entry_point_and_pytest_is_no_dependency_of_the_product() -> None:
+def test_the_kit_is_a_pytest_entry_point_and_pytest_is_no_dependency_of_the_product() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"cellfeed": "cellfeed.testing.plugin"}
     assert any(each.startswith("pytest>=") for each in project["optional-dependencies"]["testing"])

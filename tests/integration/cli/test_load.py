@@ -143,7 +143,7 @@ def test_a_terminal_is_asked_once_and_a_no_writes_nothing(
     assert "exists 300" in said
 
 
-def test_other_types_for_a_file_that_is_loaded_are_asked_about(
+def test_other_types_for_an_already_loaded_file_are_asked_about(
     run_dir: Path, client: Client, tmp_path: Path
 ) -> None:
     file = file_of(tmp_path, 50)
@@ -161,7 +161,7 @@ def test_yes_asks_nothing_on_a_terminal(run_dir: Path, client: Client, tmp_path:
     assert (code, cells_in(client)) == (0, before + 5), said
 
 
-def test_the_end_tells_rate_time_and_bytes(run_dir: Path, tmp_path: Path) -> None:
+def test_the_end_of_a_load_shows_rate_time_and_bytes(run_dir: Path, tmp_path: Path) -> None:
     file = file_of(tmp_path, 2_000)
     said = cellfeed(*arguments(run_dir, file, "--row-key", "id"))
     assert said.returncode == 0, said.stderr

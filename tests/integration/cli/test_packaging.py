@@ -111,7 +111,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.xdist_group("packaging")
-def test_wheel_and_sdist_have_one_name_with_data_and_licence_and_nothing_else(wheel: Path) -> None:
+def test_wheel_and_sdist_install_one_name_with_data_and_licence(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cellfeed"}
     data = {
@@ -153,7 +153,7 @@ def test_wheel_and_sdist_are_of_published_quality(wheel: Path) -> None:
 
 @pytest.mark.xdist_group("packaging")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_verbs_and_what_follows_them(installed: Path, shell: str) -> None:
+def test_a_shell_completes_verbs_and_their_arguments(installed: Path, shell: str) -> None:
     words = {
         "cellfeed par": "parked",
         "cellfeed parked re": "retry",

@@ -105,9 +105,7 @@ def counts(found: dict[str, object]) -> dict[str, object]:
     }
 
 
-def test_a_row_that_was_trimmed_comes_back_as_new_cells_and_once(
-    run_dir: Path, backups: Path
-) -> None:
+def test_a_trimmed_row_is_restored_once_as_new_cells(run_dir: Path, backups: Path) -> None:
     before = [cell for cell in cells_of(run_dir) if cell.row_key == ROW.bytes]
     trimmed(run_dir)
     end = cells_of(run_dir)[-1]
@@ -128,7 +126,7 @@ def test_a_row_that_was_trimmed_comes_back_as_new_cells_and_once(
     assert "0 put, 4 there already" in text
 
 
-def test_a_shard_of_a_later_backup_of_the_parent_names_what_differs_and_overwrites_nothing(
+def test_restoring_a_shard_names_differences_to_a_later_backup_and_overwrites_no_cell(
     run_dir: Path, backups: Path, tmp_path: Path
 ) -> None:
     early = next(each.name for each in backups.iterdir() if each.is_dir())
@@ -238,7 +236,7 @@ def test_an_erasure_that_is_asked_for_meanwhile_is_not_passed(run_dir: Path, bac
         assert store.get_row(ROW) == {}
 
 
-def test_nothing_is_restored_while_a_later_manifest_or_the_register_cannot_be_read(
+def test_no_part_is_restored_while_a_later_manifest_or_the_register_is_unreadable(
     run_dir: Path, backups: Path
 ) -> None:
     first = oldest(backups)
@@ -320,7 +318,9 @@ def test_a_part_of_an_encrypted_backup_needs_its_identity_and_knows_its_erasures
     assert counts(told) == {"stored": lost - 4, "erased": 4}
 
 
-def test_it_runs_beside_a_worker_and_not_beside_a_restore_or_a_scrub(tmp_path: Path) -> None:
+def test_a_partial_restore_runs_beside_a_worker_and_not_beside_a_restore_or_a_scrub(
+    tmp_path: Path,
+) -> None:
     with running(tmp_path, EMBEDDED) as run_dir:
         where = ("--run-dir", str(run_dir))
         assert cellfeed("put", str(ROW), "BASE", "1", '{"n":1}', *where).returncode == 0
@@ -343,7 +343,7 @@ def test_it_runs_beside_a_worker_and_not_beside_a_restore_or_a_scrub(tmp_path: P
 
 
 @pytest.mark.parametrize("failpoint", ["restore.part.compared", "restore.part.put"])
-def test_what_was_killed_leaves_no_file_and_is_run_again(
+def test_a_killed_partial_restore_leaves_no_file_and_can_be_run_again(
     failpoint: str, run_dir: Path, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()

@@ -56,7 +56,9 @@ def backed(tmp_path: Path) -> Backed:
     return Backed(folder, words, at, ends, history_id)
 
 
-def test_the_store_is_as_it_was_and_says_what_is_lost(backed: Backed, tmp_path: Path) -> None:
+def test_a_restore_to_a_point_gives_the_store_of_that_moment_and_names_the_lost_cells(
+    backed: Backed, tmp_path: Path
+) -> None:
     into = ("--into", tmp_path / "new", "--reason", "a wrong release")
     killed("sqlite.restore.before_rename", *backed.words, *into)
     told = json.loads(done(*backed.words, *into, "--json"))

@@ -65,7 +65,7 @@ def backed_up(store: Datastore, folder: BackupFolder, onto: Backup | None = None
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_a_backup_and_an_increment_come_back_from_a_bucket(
+def test_a_backup_and_an_increment_are_restored_from_a_bucket(
     client: Any, run_dir: Path, tmp_path: Path, encrypted: bool
 ) -> None:
     to: list[object] = []
@@ -110,7 +110,7 @@ def test_a_backup_and_an_increment_come_back_from_a_bucket(
     assert code == 3
 
 
-def test_only_what_has_our_marker_is_ever_removed(client: Any, store: Datastore) -> None:
+def test_only_objects_with_our_marker_are_ever_removed(client: Any, store: Datastore) -> None:
     foreign = {
         "photo.jpg",
         f"{PREFIX}/photo.jpg",

@@ -119,7 +119,9 @@ def test_a_schedule_that_is_killed_amid_a_backup_resumes_and_loses_nothing(tmp_p
     assert verified.returncode == 0, verified.stdout
 
 
-def test_a_folder_that_takes_nothing_stops_no_put_and_is_told_until_it_does(tmp_path: Path) -> None:
+def test_an_unwritable_backup_folder_stops_no_put_and_is_reported_until_it_is_writable(
+    tmp_path: Path,
+) -> None:
     run_dir, backups, config = tmp_path / "run", tmp_path / "b", tmp_path / "c.yaml"
     config.write_text(CONFIG.format(backups=backups))
     backups.write_text("a file")  # as a disk that is not mounted

@@ -121,7 +121,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_page_that_names_what_is_not_there_fails_the_build(
+def test_a_page_that_names_a_missing_file_fails_the_build(
     pages: Path, tmp_path: Path, planted: str
 ) -> None:
     (pages / "CHANGELOG.md").write_text(f"# A page\n\n{planted}\n")

@@ -51,7 +51,7 @@ def first_line_of(words: list[str]) -> tuple[str, float]:
         process.communicate()
 
 
-def test_a_put_to_a_dead_port_says_after_a_second_what_it_waits_for(dead_port: int) -> None:
+def test_a_put_to_a_dead_port_names_the_awaited_address_after_a_second(dead_port: int) -> None:
     url = f"http://127.0.0.1:{dead_port}"
     line, seconds = first_line_of(["put", str(uuid4()), "BASE", "1", "{}", "--url", url])
     assert line.startswith(f"waiting: 127.0.0.1:{dead_port}: no connection: ")

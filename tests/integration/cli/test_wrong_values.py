@@ -148,7 +148,7 @@ def ask(words: tuple[str, ...], log: Path, folder: Path) -> Asked:
 @pytest.mark.parametrize(
     "verb", sorted(verbs(cli()), key=lambda verb: verb == ("down",)), ids=" ".join
 )
-def test_a_wrong_value_is_told_in_words(
+def test_a_wrong_value_gets_an_error_in_plain_words(
     verb: tuple[str, ...], instance: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / str(uuid4())

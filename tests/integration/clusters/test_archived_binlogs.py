@@ -40,7 +40,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_acknowledged_cells_that_no_increment_holds_survive_the_loss_of_the_whole_cluster(
+def test_acknowledged_cells_outside_every_increment_survive_the_loss_of_the_whole_cluster(
     cluster: TestCluster, store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     with archiving(cluster, folder, engine_of(store)) as archive:
@@ -173,7 +173,7 @@ def _purged(cluster: TestCluster, to: str) -> bool:
     return bool(master.sql("SHOW BINARY LOGS")[0][0] == to)
 
 
-def test_an_erased_row_does_not_come_back_out_of_the_archive(
+def test_an_erased_row_is_not_restored_from_the_archive(
     cluster: TestCluster, store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     cells = cells_of_shard(1, 1, 10)
@@ -287,7 +287,7 @@ def test_pieces_of_another_archive_and_servers_of_another_history_are_refused(
     assert history.history_id in told[-1].error
 
 
-def test_an_encrypted_archive_holds_nothing_in_the_clear(
+def test_an_encrypted_archive_has_no_plain_text(
     cluster: TestCluster, store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     import pyrage

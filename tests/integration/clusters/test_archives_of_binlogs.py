@@ -52,7 +52,7 @@ pytestmark = [
 SHARD = move_steps.SHARD
 
 
-def test_cells_of_a_shard_that_moved_there_and_back_under_writes_come_back(
+def test_cells_of_a_shard_that_moved_there_and_back_under_writes_are_restored(
     clusters: dict[str, TestCluster], folder: BackupFolder, tmp_path: Path
 ) -> None:
     with (
@@ -102,7 +102,7 @@ def test_a_promotion_in_the_middle_of_a_move_that_is_archived(
     assert restored(folder, tmp_path)[SHARD] == log
 
 
-def test_an_archive_in_a_bucket_comes_back_and_is_pruned(
+def test_an_archive_in_a_bucket_is_restored_and_pruned(
     cluster: TestCluster, store: Datastore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with s3_server(monkeypatch) as client:
@@ -132,7 +132,7 @@ def test_an_archive_in_a_bucket_comes_back_and_is_pruned(
 
 
 @pytest.mark.usefixtures("no_other_stores")
-def test_bodies_of_a_dictionary_that_only_the_archive_has_come_back_at_any_moment(
+def test_bodies_of_a_dictionary_that_only_the_archive_has_are_restored_at_any_moment(
     cluster: TestCluster, folder: BackupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dictionary_contract, "REFRESH_S", 0.0)
@@ -167,7 +167,7 @@ def bodies_of(log: list[StoredCell]) -> list[bytes]:
     return [decode_body(cell.body) for cell in log if cell.column_name != "RESTORED"]
 
 
-def test_a_trial_restore_restores_what_archived_binlogs_hold(
+def test_a_trial_restore_includes_archived_binlogs(
     cluster: TestCluster, store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     with archiving(cluster, folder, engine_of(store)) as archive:

@@ -243,7 +243,7 @@ def test_a_copy_that_no_checksum_proves_is_not_taken(
     assert [rows(cluster, node) for node in "abc"] == before
 
 
-def test_a_cell_whose_row_was_erased_comes_back_without_its_body(
+def test_a_repaired_cell_of_an_erased_row_has_no_body(
     cluster: TestCluster, filled: ClusteredEngine, config: Path
 ) -> None:
     victim = cells_of_shard(SHARD, 0, 42)[41]

@@ -83,7 +83,7 @@ def test_three_bare_servers_become_a_cluster_and_doing_it_again_changes_nothing(
     )
 
 
-def test_servers_that_hold_something_else_are_not_made_a_cluster(servers: list[MariaDB]) -> None:
+def test_servers_with_foreign_data_are_not_made_a_cluster(servers: list[MariaDB]) -> None:
     servers[1].sql("CREATE DATABASE somebody_elses")
     try:
         with pytest.raises(ProtectData, match="somebody_elses"):
@@ -176,7 +176,7 @@ def test_a_cell_is_the_newest_until_a_newer_one_is_shown_and_a_minion_that_is_be
     cluster.servers["c"].sql("START SLAVE SQL_THREAD")
 
 
-def test_what_was_shown_is_never_a_hole_when_only_a_minion_that_lacks_it_is_left(
+def test_a_shown_cell_is_unavailable_and_never_absent_when_only_a_minion_that_lacks_it_is_left(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     engine.put(cells(range(20)))
@@ -201,7 +201,7 @@ def test_what_was_shown_is_never_a_hole_when_only_a_minion_that_lacks_it_is_left
     )
 
 
-def test_reads_go_on_from_a_minion_when_the_master_is_gone_and_absence_is_not_told(
+def test_reads_continue_from_a_minion_when_the_master_is_gone_and_absence_is_not_reported(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     written = cells(range(50))
@@ -218,7 +218,7 @@ def test_reads_go_on_from_a_minion_when_the_master_is_gone_and_absence_is_not_to
         engine.put(cells(range(50, 51)))
 
 
-def test_a_cell_that_is_nowhere_is_told_as_absent_while_the_master_is_there(
+def test_a_cell_that_is_nowhere_is_absent_while_the_master_answers(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     engine.put(cells(range(3)))
@@ -229,7 +229,7 @@ def test_a_cell_that_is_nowhere_is_told_as_absent_while_the_master_is_there(
 
 
 @pytest.mark.parametrize("late", [1, 3])
-def test_what_a_minion_has_shown_is_read_though_its_master_shows_it_a_moment_later(
+def test_a_cell_that_a_minion_has_shown_is_read_although_its_master_shows_it_later(
     engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     """The master waits for a minion before it shows a commit itself; the minions need not have it
@@ -249,7 +249,7 @@ def test_what_a_minion_has_shown_is_read_though_its_master_shows_it_a_moment_lat
     assert len(asked) == late + 1
 
 
-def test_a_paused_master_holds_up_no_read_for_long(
+def test_a_paused_master_delays_no_read_for_long(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     engine.put(cells(range(10)))
@@ -380,7 +380,7 @@ def test_a_supervisor_promotes_once_and_brings_the_old_master_back(
     assert len(supervisors) == 1
 
 
-def test_nobody_is_promoted_while_a_minion_still_hears_the_master(
+def test_no_minion_is_promoted_while_one_still_hears_the_master(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     # The supervisor's own way to the master is cut; the minions' is not.

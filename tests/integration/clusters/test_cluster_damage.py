@@ -92,7 +92,7 @@ def told(engine: ClusteredEngine) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("nodes", ["b", "bc", "a"])
-def test_a_rotten_body_of_some_nodes_is_read_from_another_and_told_in_the_status(
+def test_a_rotten_body_of_some_nodes_is_read_from_another_and_shown_in_the_status(
     engine: ClusteredEngine, cluster: TestCluster, nodes: str
 ) -> None:
     hurt(cluster, nodes, FLIP)
@@ -105,7 +105,7 @@ def test_a_rotten_body_of_some_nodes_is_read_from_another_and_told_in_the_status
 
 
 @pytest.mark.parametrize("nodes", ["b", "bc"])
-def test_cells_that_minions_have_lost_are_read_from_the_master_and_told(
+def test_cells_that_minions_have_lost_are_read_from_the_master_and_shown_in_the_status(
     engine: ClusteredEngine, cluster: TestCluster, nodes: str
 ) -> None:
     hurt(cluster, nodes, LOSE)
@@ -141,7 +141,7 @@ def test_damage_of_every_node_is_an_error(
     assert len(engine.scan(SHARD, 10, 1_000)) == 30, "the others are there"
 
 
-def test_a_minion_that_answered_with_damage_is_asked_no_more_until_a_while_has_passed(
+def test_a_minion_that_answered_with_damage_is_not_asked_for_a_while(
     engine: ClusteredEngine, cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurt(cluster, "b", FLIP)

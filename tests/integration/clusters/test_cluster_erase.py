@@ -183,7 +183,7 @@ def test_an_erasure_that_only_the_old_master_had_is_done_again(
         assert engine.put([late])[0].outcome is Outcome.FAILED
 
 
-def test_heads_differ_once_more_for_each_node_that_comes_to_an_erasure(
+def test_the_erasure_count_of_heads_changes_for_each_node_that_reaches_an_erasure(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     """A gateway that read from a minion that was behind drops its kept blocks once the minion has
@@ -210,7 +210,7 @@ def test_heads_differ_once_more_for_each_node_that_comes_to_an_erasure(
     )
 
 
-def test_copies_of_an_erased_row_in_another_clusters_buffer_go_and_never_come_back(
+def test_copies_of_an_erased_row_in_another_clusters_buffer_are_removed_for_good(
     servers: list[MariaDB],
 ) -> None:
     with two_buffering_clusters(servers) as engine:

@@ -163,7 +163,7 @@ def test_an_old_process_learns_of_minions_that_join_within_an_epoch(
             assert old.get([cell.triple for cell in lost]) == [None] * 5
 
 
-def test_what_a_lone_master_showed_stays_and_no_promotion_takes_it_back(lone: TestCluster) -> None:
+def test_cells_that_a_lone_master_showed_stay_after_any_promotion(lone: TestCluster) -> None:
     """The step from the master's word to that of its first minion: the watermark does not fall
     (I9), and the minion is none before it has every cell that was shown."""
     with closing(open_engine(lone)) as old:
@@ -323,7 +323,7 @@ def test_the_mode_of_replication_becomes_the_configurations_in_every_process(
     eventually(lambda: shown(engine) == 11, "all shown")
 
 
-def test_the_status_shows_the_mode_and_what_the_configuration_asks_for(
+def test_the_status_shows_the_present_and_the_configured_replication_mode(
     cluster: TestCluster, engine: ClusteredEngine, tmp_path: Path
 ) -> None:
     put_until_stored(engine, cells(range(3)))

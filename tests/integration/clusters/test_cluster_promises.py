@@ -54,7 +54,7 @@ def raised(cluster: TestCluster, engine: ClusteredEngine) -> Iterator[TestCluste
             server.start()
 
 
-def test_nothing_follows_or_is_acknowledged_in_the_epoch_before_a_promise(
+def test_no_node_follows_or_acknowledges_in_an_epoch_below_a_promise(
     raised: TestCluster, engine: ClusteredEngine
 ) -> None:
     role, _ = cluster_role(raised.admin)
@@ -85,7 +85,7 @@ def test_nothing_follows_or_is_acknowledged_in_the_epoch_before_a_promise(
     )
 
 
-def test_a_promotion_without_the_node_that_raised_takes_an_epoch_above_it(
+def test_a_promotion_without_the_promising_node_takes_an_epoch_above_the_promise(
     raised: TestCluster, engine: ClusteredEngine
 ) -> None:
     done = promote(raised.admin, give_up=["b"])

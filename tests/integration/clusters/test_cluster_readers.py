@@ -28,7 +28,7 @@ NAMESPACE = UUID("5d1c3e0e-55a4-4b5e-9a55-7b7d2f1f0a41")
 SHARDS = 2
 
 
-def test_what_a_reader_of_a_fault_run_got_wrong_is_found(tmp_path: Path) -> None:
+def test_the_fault_run_finds_a_planted_wrong_read(tmp_path: Path) -> None:
     left_out = list[int]()
     add = ShardLoader.add
 

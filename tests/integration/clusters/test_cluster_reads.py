@@ -81,7 +81,7 @@ def held_back(cluster: TestCluster) -> None:
         cluster.servers[name].sql("STOP SLAVE SQL_THREAD")
 
 
-def test_a_minion_tells_what_it_has_as_stale_and_the_master_the_newest(
+def test_a_minion_answers_as_stale_and_the_master_with_the_newest_cell(
     cluster: TestCluster, datastore: Datastore, store: CellStore
 ) -> None:
     put(datastore, 1)
@@ -101,7 +101,7 @@ def test_a_minion_tells_what_it_has_as_stale_and_the_master_the_newest(
     assert versions([store.get_cell(row(6), COLUMN, 1, read_from="minion")]) == [(1, True)]
 
 
-def test_what_no_minion_has_is_asked_of_the_master_and_is_its_word(
+def test_a_cell_that_no_minion_has_is_asked_of_the_master(
     cluster: TestCluster, datastore: Datastore, store: CellStore
 ) -> None:
     held_back(cluster)

@@ -44,7 +44,7 @@ pytestmark = [
 ]
 
 
-def test_an_old_master_that_is_ahead_by_itself_is_never_promoted(asynchronous: TestCluster) -> None:
+def test_an_old_master_with_cells_of_its_own_is_never_promoted(asynchronous: TestCluster) -> None:
     with closing(open_engine(asynchronous)) as engine:
         engine.put(cells(range(10)))
         eventually(lambda: shown(engine) == 10, "replicated")
@@ -120,7 +120,7 @@ def test_an_old_master_with_nobodys_cells_beyond_is_made_a_copy_by_the_superviso
         assert set(role.minions) == {"a", "c"}, "a minion that no promotion goes on without"
 
 
-def test_an_old_master_that_nobody_could_fence_is_fenced_before_it_is_looked_through_and_keeps_what_it_writes_later(  # noqa: E501
+def test_an_unfenced_old_master_is_fenced_before_the_search_and_keeps_its_later_writes(
     asynchronous: TestCluster,
 ) -> None:
     with closing(open_engine(asynchronous)) as engine:
@@ -158,7 +158,7 @@ def test_an_old_master_that_nobody_could_fence_is_fenced_before_it_is_looked_thr
         assert come_back(asynchronous.admin, "a") is None, "it follows"
 
 
-def test_the_command_lists_what_an_old_master_has_alone_and_puts_it_again_when_told_to(
+def test_rejoin_lists_the_cells_that_only_an_old_master_has_and_puts_them_again_on_request(
     asynchronous: TestCluster, tmp_path: Path
 ) -> None:
     config = configured(asynchronous, tmp_path, semi_sync=False)
@@ -195,7 +195,7 @@ def test_the_command_lists_what_an_old_master_has_alone_and_puts_it_again_when_t
         assert (again.returncode, "a follows b" in again.stdout) == (0, True), again.stderr
 
 
-def test_what_an_old_master_has_of_a_row_that_was_erased_and_trimmed_since_is_not_put_again(
+def test_cells_of_a_row_erased_and_trimmed_since_are_not_put_again_from_an_old_master(
     asynchronous: TestCluster, tmp_path: Path
 ) -> None:
     config = configured(asynchronous, tmp_path, semi_sync=False)
@@ -237,7 +237,7 @@ def trimmed_beyond(store: Datastore, shard: int, added_id: int) -> bool:
         "rejoin.after_record",
     ],
 )
-def test_a_copy_that_is_cut_off_anywhere_is_no_minion_and_the_supervisor_begins_it_anew(
+def test_a_clone_cut_off_at_any_step_is_no_minion_and_the_supervisor_begins_again(
     cluster: TestCluster, engine: ClusteredEngine, point: str
 ) -> None:
     put_until_stored(engine, cells(range(30)))
@@ -266,7 +266,7 @@ def test_a_copy_that_is_cut_off_anywhere_is_no_minion_and_the_supervisor_begins_
         "CREATE TABLE trips_0000.moved_cell (n INT)",
     ],
 )
-def test_a_copy_during_which_tables_changed_their_names_is_begun_anew(
+def test_a_clone_during_which_tables_were_renamed_begins_again(
     cluster: TestCluster, engine: ClusteredEngine, statement: str
 ) -> None:
     put_until_stored(engine, cells(range(30)))
@@ -316,7 +316,7 @@ def test_a_node_is_copied_to_by_one_at_a_time(
     assert clone(cluster.admin, "c", cut_off=True) > 0
 
 
-def test_minions_that_stopped_or_follow_somebody_else_are_put_right_by_the_supervisor(
+def test_the_supervisor_repairs_minions_that_stopped_or_follow_another_server(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     put_until_stored(engine, cells(range(10)))

@@ -67,7 +67,7 @@ def replication(cluster: TestCluster, command: str) -> None:
         cluster.servers[name].sql(f"{command} SLAVE SQL_THREAD")
 
 
-def test_metrics_tell_how_many_cells_no_minion_holds_and_how_old_the_oldest_is(
+def test_metrics_count_the_cells_that_no_minion_has_and_give_the_age_of_the_oldest(
     cluster: TestCluster, datastore: Datastore
 ) -> None:
     with worker_thread(datastore) as url:
@@ -109,7 +109,7 @@ def test_metrics_tell_how_many_cells_no_minion_holds_and_how_old_the_oldest_is(
         )
 
 
-def test_metrics_tell_a_dead_node_and_an_unknown_lag_is_not_told_as_none(
+def test_metrics_show_a_dead_node_and_leave_an_unknown_lag_out(
     cluster: TestCluster, datastore: Datastore
 ) -> None:
     with worker_thread(datastore) as url:
@@ -135,7 +135,7 @@ def test_metrics_tell_a_dead_node_and_an_unknown_lag_is_not_told_as_none(
         )
 
 
-def test_status_tells_the_same_to_people_and_machines(
+def test_status_has_the_same_facts_as_text_and_as_json(
     cluster: TestCluster, datastore: Datastore, run_dir: Path
 ) -> None:
     put(datastore, range(8))

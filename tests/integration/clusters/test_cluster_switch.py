@@ -68,7 +68,7 @@ def is_as_it_was(cluster: TestCluster, engine: ClusteredEngine, number: int) -> 
         assert not status.is_stopped
 
 
-def test_a_planned_switch_waits_until_the_minions_have_what_the_healthy_master_has(
+def test_a_planned_switch_waits_until_the_minions_have_all_cells_of_the_master(
     made: TestCluster,
 ) -> None:
     with closing(open_engine(made)) as engine:
@@ -186,7 +186,7 @@ def test_a_master_that_answers_and_cannot_be_fenced_loses_nothing(
             assert promote(made.admin, "b", give_up=["a"]).master == "b"
 
 
-def test_one_minion_that_lags_holds_up_a_switch_for_a_moment_only(
+def test_one_minion_that_lags_delays_a_switch_for_a_moment_only(
     made: TestCluster, quick_handover: None
 ) -> None:
     with closing(open_engine(made)) as engine:
@@ -209,7 +209,7 @@ def test_one_minion_that_lags_holds_up_a_switch_for_a_moment_only(
 
 
 @pytest.mark.parametrize("point", ["promote.after_fence", "promote.after_collect"])
-def test_a_switch_that_is_killed_behind_the_fence_is_ended_by_the_next_one(
+def test_a_switch_that_is_killed_behind_the_fence_is_completed_by_the_next_one(
     made: TestCluster, point: str
 ) -> None:
     with closing(open_engine(made)) as engine:
@@ -227,7 +227,7 @@ def test_a_switch_that_is_killed_behind_the_fence_is_ended_by_the_next_one(
         is_as_it_was(made, engine, 3)
 
 
-def test_whatever_refuses_a_promotion_behind_the_fence_leaves_the_master_open(
+def test_a_promotion_refused_behind_the_fence_leaves_the_master_open(
     made: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(open_engine(made)) as engine:

@@ -145,7 +145,7 @@ def test_a_master_that_dies_in_a_trim_leaves_a_log_that_is_whole_from_its_start_
     assert ids(engine, 30) == list(range(30, 45))
 
 
-def test_nothing_is_trimmed_that_a_minion_has_not_got(
+def test_a_trim_waits_for_cells_that_a_minion_has_not_got(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     engine.put(cells(1, 10))
@@ -190,7 +190,7 @@ def test_a_trim_of_another_leader_epoch_or_on_an_old_master_is_refused(
         assert node.heads()[SHARD].log_start == 0
 
 
-def test_what_another_cluster_still_buffers_is_not_trimmed_away_under_it(
+def test_cells_that_another_cluster_still_buffers_are_not_trimmed(
     servers: list[MariaDB],
 ) -> None:
     """The drain would find the cell gone, and store it a second time."""

@@ -113,7 +113,7 @@ def shown(engine: ClusteredEngine) -> int:
     return sum(head.watermark for head in engine.heads().values())
 
 
-def test_a_log_never_shows_an_old_masters_tail_and_goes_on_as_the_new_master_has_it(
+def test_a_log_never_shows_an_old_masters_tail_and_continues_with_the_new_masters_cells(
     system: CutOff,
 ) -> None:
     engine, other_side = (
@@ -162,7 +162,7 @@ def test_a_log_never_shows_an_old_masters_tail_and_goes_on_as_the_new_master_has
 
 
 @pytest.mark.parametrize("read_from", list(Replica))
-def test_cells_of_an_old_master_are_told_as_stale_and_their_absence_is_not_told(
+def test_cells_of_an_old_master_are_marked_stale_and_their_absence_is_not_reported(
     system: CutOff, read_from: Replica
 ) -> None:
     engine, other_side = (

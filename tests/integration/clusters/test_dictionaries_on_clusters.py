@@ -138,7 +138,7 @@ def sql_here_only(server: MariaDB, statement: str) -> None:
         connection.query(statement)
 
 
-def test_it_is_on_every_node_when_the_first_body_takes_it_and_any_process_reads_that(
+def test_a_dictionary_is_on_every_node_before_its_first_body_and_every_process_reads_that_body(
     pair: Pair,
 ) -> None:
     with closing(open_engine(pair)) as engine, closing(open_engine(pair)) as reader:
@@ -319,7 +319,9 @@ def test_a_body_whose_dictionary_is_nowhere_is_named_and_never_shown_as_somethin
             bodies(engine)
 
 
-def test_another_process_reads_what_it_has_never_seen(pair: Pair, tmp_path: Path) -> None:
+def test_another_process_reads_bodies_of_a_dictionary_that_it_has_never_loaded(
+    pair: Pair, tmp_path: Path
+) -> None:
     with closing(open_engine(pair)) as engine:
         publish(engine.dictionaries, FIRST, 0)
         put(engine, rides(0, 40))

@@ -133,7 +133,7 @@ def is_gone(clusters: Clusters, engine: ClusteredEngine) -> None:
         retired(engine)
 
 
-def test_it_goes_from_every_node_and_every_body_comes_back_as_it_was(
+def test_a_retired_dictionary_is_removed_from_every_node_and_every_body_stays_as_it_was(
     clusters: Clusters, engine: ClusteredEngine
 ) -> None:
     erased = CELLS[7].row_key
@@ -167,7 +167,7 @@ def test_it_goes_from_every_node_and_every_body_comes_back_as_it_was(
         "cluster.dictionary.between_removals",
     ],
 )
-def test_one_that_was_killed_continues(
+def test_a_retirement_that_was_killed_continues(
     clusters: Clusters, engine: ClusteredEngine, where: str
 ) -> None:
     before = logs(clusters)
@@ -195,7 +195,7 @@ def test_the_command_that_was_killed_with_kill_9_is_run_again(
     assert logs(clusters) == before
 
 
-def test_a_process_that_has_not_heard_of_it_stores_no_body_with_it(
+def test_a_process_that_missed_the_retirement_stores_no_body_with_the_dictionary(
     clusters: Clusters, engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cellfeed.store.engines.contract.dictionaries_of_puts.REFRESH_S", 3_600.0)
@@ -207,7 +207,7 @@ def test_a_process_that_has_not_heard_of_it_stores_no_body_with_it(
     assert sum(map(len, logs(clusters).values())) == len(CELLS) + 80
 
 
-def test_a_put_that_holds_its_locks_is_waited_for_and_its_body_rewritten(
+def test_a_retirement_waits_for_a_put_that_has_its_locks_and_rewrites_the_body(
     clusters: Clusters, engine: ClusteredEngine
 ) -> None:
     [late] = [each for each in rides(900, 40) if shard_of(each.row_key, SHARDS) == SHARD][:1]
@@ -256,7 +256,7 @@ def test_two_retirements_at_once_leave_no_body_that_nobody_can_read(
     assert logs(clusters) == before
 
 
-def test_a_shard_that_has_moved_is_rewritten_where_it_is_and_what_its_source_keeps_is_named(
+def test_a_moved_shard_is_rewritten_on_its_target_and_the_cells_kept_at_the_source_are_named(
     clusters: Clusters, engine: ClusteredEngine
 ) -> None:
     before = logs(clusters)
@@ -309,7 +309,7 @@ def test_a_promotion_before_the_content_goes_keeps_it_until_the_command_is_run_a
     assert logs(clusters) == before
 
 
-def test_one_that_was_put_to_use_again_is_kept_and_one_that_is_gone_is_never_put_to_use(
+def test_a_dictionary_used_again_during_its_retirement_is_kept_and_a_removed_one_is_never_used(
     clusters: Clusters, engine: ClusteredEngine
 ) -> None:
     def use_again() -> None:

@@ -79,7 +79,7 @@ def nothing_of_a_copy(cluster: TestCluster) -> bool:
     )
 
 
-def test_nothing_is_erased_while_a_mover_that_is_alive_copies_and_then_it_is_erased_where_the_shard_has_come(  # noqa: E501
+def test_an_erasure_waits_while_a_live_mover_copies_and_then_erases_at_the_target(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     before, during = written = cells(1, 40)[:2]
@@ -125,7 +125,7 @@ def test_nothing_is_erased_while_a_mover_that_is_alive_copies_and_then_it_is_era
     assert engine.erase(during.row_key)[2:] == (0, True, ())
 
 
-def test_a_copy_whose_mark_was_taken_away_is_made_anew(
+def test_a_copy_whose_mark_was_taken_away_is_made_again(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     erased, *_ = cells(1, 40)
@@ -148,7 +148,7 @@ def die_at(clusters: dict[str, TestCluster], engine: ClusteredEngine, point: str
     clear_failpoints()
 
 
-def test_the_copy_of_a_killed_mover_goes_when_a_row_is_erased_and_the_move_begins_anew(
+def test_an_erasure_removes_the_copy_of_a_killed_mover_and_the_move_begins_again(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     written = cells(1, 40)
@@ -204,7 +204,7 @@ def test_an_erasure_that_dies_while_it_drops_a_copy_is_repeated_and_nothing_of_i
     assert all(found is not None for found in engine.get([each.triple for each in written[3:]]))
 
 
-def test_a_mover_that_stands_still_too_long_is_cut_off_by_an_erasure_and_copies_anew_when_it_wakes_up(  # noqa: E501
+def test_an_erasure_cuts_off_a_mover_that_stands_still_and_the_mover_copies_again(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = cells(1, 20)

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-def test_a_commit_that_a_fence_has_ended_is_not_told_to_exist(
+def test_a_commit_that_a_fence_has_ended_is_not_acknowledged(
     cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old master was not reached by the promotion, and returns: a caller that put the cell

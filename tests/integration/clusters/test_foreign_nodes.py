@@ -176,7 +176,7 @@ def assert_left_alone(staging: TestCluster) -> None:
 
 
 @pytest.mark.parametrize("read_from", [Replica.MINION, Replica.MASTER])
-def test_nothing_is_read_of_another_history_that_has_taken_a_nodes_address(
+def test_no_cell_is_read_from_a_server_of_another_history_at_a_nodes_address(
     production: TestCluster,
     staging: TestCluster,
     servers: list[MariaDB],

@@ -294,7 +294,7 @@ def test_a_cell_that_recovery_found_again_is_not_acknowledged_before_a_minion_ha
     cluster.servers["c"].sql("START SLAVE IO_THREAD")
 
 
-def test_a_read_by_key_at_a_restarted_master_is_sure_only_once_a_minion_has_what_it_shows(
+def test_a_read_by_key_at_a_restarted_master_is_sure_only_once_a_minion_has_the_cell(
     cluster: TestCluster,
 ) -> None:
     wanted = cells_of_shard(0, 1, 1)
@@ -470,7 +470,7 @@ def test_a_guarded_write_is_at_most_two_round_trips(
     assert len(sent) <= 2, sent
 
 
-def test_a_compare_and_set_is_two_round_trips_whether_it_holds_or_not(
+def test_a_compare_and_set_takes_two_round_trips_whether_it_succeeds_or_not(
     cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, terms = cluster.servers["a"], terms_of(cluster)

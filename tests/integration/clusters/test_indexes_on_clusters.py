@@ -85,7 +85,7 @@ def writing(datastore: Datastore) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_an_index_is_what_the_cells_say_after_a_failover_under_writes(
+def test_an_index_equals_the_cells_after_a_failover_under_writes(
     cluster: TestCluster, how: str
 ) -> None:
     engine = ClusteredEngine(
@@ -133,7 +133,7 @@ def test_an_index_is_what_the_cells_say_after_a_failover_under_writes(
             supervisor.join()
 
 
-def test_a_query_of_entries_that_only_a_minion_tells_is_stale(cluster: TestCluster) -> None:
+def test_a_query_answered_by_a_minion_alone_is_stale(cluster: TestCluster) -> None:
     """The index has come past the cell, on its master; the minions have received that, and have not
     applied it."""
     with Datastore(open_engine(cluster)) as datastore, index_worker(datastore):

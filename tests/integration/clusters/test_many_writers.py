@@ -174,7 +174,7 @@ def test_kill_9_of_writers_loses_and_doubles_nothing(
 @pytest.mark.parametrize(
     "failpoint", ["before_insert", "before_counter", "before_commit", "after_commit"]
 )
-def test_kill_9_inside_a_put_loses_and_doubles_nothing_and_a_retry_tells(
+def test_kill_9_inside_a_put_loses_and_doubles_no_cell_and_a_retry_settles_it(
     tmp_path: Path, tailer: Tailer, failpoint: str
 ) -> None:
     process = start_writer(tmp_path, 1, 1000, 1, f"sqlite.put.{failpoint}=kill@20")

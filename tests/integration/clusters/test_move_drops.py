@@ -112,7 +112,7 @@ def mark(clusters: dict[str, TestCluster]) -> str:
     return told.decode() if isinstance(told, bytes) else str(told)
 
 
-def test_nothing_is_erased_before_a_minion_too_has_dropped_the_copy(
+def test_the_source_is_not_erased_before_a_minion_too_has_dropped_the_copy(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = left_copy(clusters, engine)
@@ -138,7 +138,7 @@ def test_nothing_is_erased_before_a_minion_too_has_dropped_the_copy(
     assert underway(admins(clusters)) == []
 
 
-def test_a_copy_that_is_begun_anew_because_rows_were_erased_is_so_on_a_minion_before_a_cell_is_copied(  # noqa: E501
+def test_a_copy_begun_again_after_an_erasure_is_on_a_minion_before_a_cell_is_copied(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = left_copy(clusters, engine)
@@ -171,7 +171,7 @@ def bodies(server: MariaDB, row_key: bytes) -> list[bytes]:
     ]
 
 
-def test_what_is_kept_of_a_shard_is_told_until_a_minion_too_has_dropped_it(
+def test_a_kept_source_copy_is_reported_until_a_minion_too_has_dropped_it(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = put_some(engine)

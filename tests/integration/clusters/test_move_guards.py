@@ -127,7 +127,7 @@ def test_cells_that_a_minion_of_the_source_lacks_are_not_copied_yet(
         minion.sql("START SLAVE SQL_THREAD")
 
 
-def test_nothing_is_copied_before_every_node_of_the_source_ends_its_erasures(
+def test_no_cell_is_copied_before_every_node_of_the_source_ends_its_erasures(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A promotion of the minion would erase a row whose body the copy has."""
@@ -171,7 +171,7 @@ def test_behind_ids_that_were_left_out_no_cell_is_read_that_a_minion_may_lack(
     assert (step.first, step.after, len(step.rows)) == (0, 102, 12)
 
 
-def test_nothing_is_switched_while_a_node_of_the_target_lacks_the_rest_of_the_log(
+def test_no_shard_is_switched_while_a_node_of_the_target_lacks_the_rest_of_the_log(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.put(cells(1, 10))

@@ -99,7 +99,7 @@ def stages(clusters: dict[str, TestCluster]) -> list[str]:
         ("move.after_switch", "switched"),
     ],
 )
-def test_a_shard_that_a_killed_mover_left_is_served_again_by_itself(
+def test_a_shard_that_a_killed_mover_left_is_served_again_without_an_operator(
     clusters: dict[str, TestCluster],
     engine: ClusteredEngine,
     monkeypatch: pytest.MonkeyPatch,
@@ -198,7 +198,7 @@ HEAL_POINTS = sorted(point for point in FAILPOINTS if point.startswith("heal."))
 
 
 @pytest.mark.parametrize("point", [*HEAL_POINTS, "move.between_maps"])
-def test_a_healer_process_that_is_killed_leaves_what_the_next_one_heals_while_the_mover_stands_still(  # noqa: E501
+def test_a_killed_healer_leaves_its_work_to_the_next_one_while_the_mover_stands_still(
     clusters: dict[str, TestCluster],
     engine: ClusteredEngine,
     healer: Healer,
@@ -252,7 +252,7 @@ def leave_fenced(clusters: dict[str, TestCluster], engine: ClusteredEngine) -> N
     clear_failpoints()
 
 
-def test_nothing_is_taken_back_that_was_switched_since_it_was_looked_at(
+def test_a_move_that_switched_since_the_look_is_not_taken_back(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.put(cells(1, 10))
@@ -290,7 +290,7 @@ def test_a_shard_that_is_given_back_while_it_is_looked_for_is_somewhere(
     assert stages(clusters) == ["copying"]
 
 
-def test_a_note_of_a_copy_that_was_lost_is_told_and_its_fence_stays_for_an_operator(
+def test_a_lost_note_of_a_copy_is_reported_and_its_fence_stays_for_an_operator(
     clusters: dict[str, TestCluster],
     engine: ClusteredEngine,
     healer: Healer,

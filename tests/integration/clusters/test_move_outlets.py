@@ -146,7 +146,7 @@ def test_gateways_give_the_same_records_and_leader_epochs_from_kept_blocks_and_f
         assert [each.offset for each in records(new, LATEST, 380)] == list(range(380))
 
 
-def test_an_export_goes_on_over_moves_there_and_back(
+def test_an_export_continues_over_moves_there_and_back(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, kafka: Kafka
 ) -> None:
     export, stop, failed = export_to(kafka, units=2), threading.Event(), list[BaseException]()

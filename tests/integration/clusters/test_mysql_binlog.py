@@ -57,7 +57,7 @@ def test_the_binary_log_has_the_rows_of_a_put_and_not_its_statements(
     assert "Annotate_rows" not in kinds
 
 
-def test_an_account_that_may_not_leave_the_statements_out_puts_all_the_same(
+def test_an_account_without_the_right_to_omit_statements_from_the_binlog_still_puts(
     empty_mariadb: MariaDB, engine: MySqlEngine, direct: Connection[Any]
 ) -> None:
     put_and_look(engine, direct, 0)

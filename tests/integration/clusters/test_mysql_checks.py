@@ -69,7 +69,7 @@ def test_a_server_that_is_set_up_well_has_no_problem(connection: Connection[Any]
         ("gtid_strict_mode", "OFF", "ON"),
     ],
 )
-def test_a_setting_that_was_changed_is_told_with_the_statement_that_mends_it(
+def test_a_changed_server_setting_is_reported_with_the_statement_that_mends_it(
     connection: Connection[Any], empty_mariadb: MariaDB, variable: str, wrong: str, wanted: str
 ) -> None:
     query(connection, f"SET GLOBAL {variable} = {wrong}")
@@ -102,7 +102,7 @@ def test_settings_that_need_a_restart_say_so(badly_started: MariaDB) -> None:
         MySqlEngine(MySqlServer(badly_started.url), "trips", 3, create=True)
 
 
-def test_every_problem_is_told_at_once(badly_started: MariaDB) -> None:
+def test_every_wrong_setting_is_reported_at_once(badly_started: MariaDB) -> None:
     with (
         closing(MySqlServer(badly_started.url)) as server,
         pytest.raises(WrongServerSettings) as refused,
@@ -112,7 +112,7 @@ def test_every_problem_is_told_at_once(badly_started: MariaDB) -> None:
     assert str(refused.value).count("\n  - ") == 3
 
 
-def test_too_small_packets_are_told_with_the_bytes_needed(
+def test_too_small_packets_are_reported_with_the_bytes_needed(
     connection: Connection[Any], empty_mariadb: MariaDB
 ) -> None:
     before = query(connection, "SELECT @@GLOBAL.max_allowed_packet")[0][0]
@@ -157,7 +157,7 @@ def test_a_master_must_take_writes_and_a_minion_must_not(
         ("SET sql_log_bin = 0", "sql_log_bin", "OFF"),
     ],
 )
-def test_a_session_that_something_has_changed_is_told(
+def test_a_session_with_changed_settings_is_refused(
     connection: Connection[Any], statement: str, variable: str, value: str
 ) -> None:
     query(connection, statement)
@@ -167,7 +167,7 @@ def test_a_session_that_something_has_changed_is_told(
 
 
 @pytest.mark.parametrize("skew_s", [-3600.0, -30.0, 30.0, 86_400.0])
-def test_a_clock_that_is_off_is_told_with_how_far_and_which_way(
+def test_a_clock_that_is_off_is_reported_with_amount_and_direction(
     connection: Connection[Any], skew_s: float
 ) -> None:
     query(connection, f"SET SESSION timestamp = UNIX_TIMESTAMP(SYSDATE(6)) + {skew_s}")
@@ -184,7 +184,7 @@ def test_a_clock_within_the_limit_is_no_problem(connection: Connection[Any]) -> 
     assert check_server(connection) == []
 
 
-def test_an_old_server_is_told(
+def test_an_old_server_version_is_reported(
     connection: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "MARIADB_VERSION_MIN", (99, 0))
@@ -245,7 +245,7 @@ def test_a_table_in_which_cells_could_be_mixed_up_is_refused(
     assert check_tables(connection, LAYOUT) == []
 
 
-def test_a_missing_table_is_refused_not_made_anew(
+def test_a_missing_table_is_refused_and_not_made_again(
     connection: Connection[Any], empty_mariadb: MariaDB
 ) -> None:
     with closing(MySqlServer(empty_mariadb.url)) as server:

@@ -33,7 +33,7 @@ def test_a_lock_is_kept_by_a_connection_that_is_there(server: MySqlServer) -> No
         assert take_lock(other, "cellfeed-another")
 
 
-def test_who_asks_waits_for_the_end_of_a_connection_that_is_going(server: MySqlServer) -> None:
+def test_a_named_lock_is_awaited_until_the_dying_connection_has_ended(server: MySqlServer) -> None:
     got: list[bool] = []
     with closing(server.open_connection()) as asking:
         holder = server.open_connection()

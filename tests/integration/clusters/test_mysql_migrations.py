@@ -75,9 +75,7 @@ def databases(server: MySqlServer) -> set[str]:
     }
 
 
-def test_nothing_is_made_where_it_was_not_asked_for(
-    server: MySqlServer, empty_mariadb: MariaDB
-) -> None:
+def test_no_table_is_made_without_a_request(server: MySqlServer, empty_mariadb: MariaDB) -> None:
     with pytest.raises(ProtectData, match="cellfeed cluster init"):
         MySqlEngine(MySqlServer(empty_mariadb.url), "trips", 4)
     with pytest.raises(ProtectData, match="cellfeed cluster init"):
@@ -85,7 +83,7 @@ def test_nothing_is_made_where_it_was_not_asked_for(
     assert databases(server) == set()
 
 
-def test_only_the_shards_that_the_cluster_holds_are_made(server: MySqlServer) -> None:
+def test_only_the_shards_of_the_cluster_are_made(server: MySqlServer) -> None:
     migrate(server, Layout("trips", 4, owned=[1, 3]), create=True)
     assert databases(server) == {"trips_meta", "trips_0001", "trips_0003"}
     assert [
@@ -142,7 +140,7 @@ def test_a_process_killed_while_it_makes_a_datastore_leaves_neither_lock_nor_dea
     check_schema(server, LAYOUT)
 
 
-def test_a_killed_step_is_run_again_and_finds_what_it_did(
+def test_a_killed_step_is_run_again_and_finds_its_first_half(
     server: MySqlServer, empty_mariadb: MariaDB
 ) -> None:
     migrate(server, LAYOUT, create=True)
@@ -205,7 +203,7 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(
     ]
 
 
-def test_another_shard_count_is_refused_even_before_the_first_making_is_done(
+def test_another_shard_count_is_refused_even_before_the_first_migration_is_done(
     server: MySqlServer,
 ) -> None:
     set_failpoint("mysql.migrate.after_row", "raise")
@@ -223,7 +221,7 @@ def test_another_shard_count_is_refused_even_before_the_first_making_is_done(
         ["CREATE DATABASE trips_0002", "CREATE TABLE trips_0002.orders (n INT PRIMARY KEY)"],
     ],
 )
-def test_databases_of_somebody_else_are_refused_and_left_alone(
+def test_databases_of_other_programs_are_refused_and_left_alone(
     server: MySqlServer, foreign: list[str]
 ) -> None:
     for statement in foreign:
@@ -243,7 +241,9 @@ def test_the_databases_of_a_datastore_with_a_longer_name_are_not_in_the_way(
     check_schema(server, LAYOUT)
 
 
-def test_of_two_who_make_it_at_once_one_does_and_the_other_finds_it(server: MySqlServer) -> None:
+def test_of_two_concurrent_creations_one_creates_and_the_other_finds_the_tables(
+    server: MySqlServer,
+) -> None:
     done: list[list[int]] = []
 
     def make() -> None:
@@ -268,7 +268,7 @@ def test_a_table_of_a_shard_that_is_on_its_way_gets_checksums_too(
         assert empty_mariadb.sql(f"SELECT crc FROM {table}") == []
 
 
-def test_a_step_changes_the_shards_that_the_datastore_has_whatever_its_caller_names(
+def test_a_step_changes_the_shards_of_the_datastore_although_its_caller_names_others(
     server: MySqlServer,
 ) -> None:
     migrate(server, Layout("trips", 4, [0, 2]), create=True)

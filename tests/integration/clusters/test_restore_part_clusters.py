@@ -74,7 +74,7 @@ def part(config: Path, tmp_path: Path, *words: object) -> tuple[int, dict[str, A
     return result.exit_code, {name: value for name, value in found.items() if value}
 
 
-def test_what_was_trimmed_comes_back_on_every_node_and_an_erased_row_does_not(
+def test_trimmed_cells_are_restored_on_every_node_and_an_erased_row_is_not(
     store: Datastore, cluster: TestCluster, config: Path, tmp_path: Path
 ) -> None:
     done("backup", "create", tmp_path / "backups", "--config", config, "--run-dir", tmp_path)

@@ -166,7 +166,7 @@ class Writer(threading.Thread):
         self.join()
 
 
-def test_no_file_of_a_server_has_a_byte_of_what_was_erased_and_puts_go_on_meanwhile(
+def test_no_file_of_a_server_has_a_byte_of_an_erased_body_and_puts_continue_meanwhile(
     pair: TestCluster, tmp_path: Path
 ) -> None:
     rows = [uuid5(NAMESPACE, str(number)) for number in range(ROWS)]

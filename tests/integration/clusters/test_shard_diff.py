@@ -126,7 +126,7 @@ def test_a_target_that_has_a_cell_otherwise_keeps_the_source_from_being_cleaned(
     assert log(engine) == whole
 
 
-def test_what_is_kept_is_dropped_where_it_alone_is_damaged_and_where_the_target_has_erased_or_trimmed(  # noqa: E501
+def test_a_kept_copy_is_dropped_when_it_alone_is_damaged_or_the_target_erased_or_trimmed(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     move(clusters, engine, "c2")

@@ -134,7 +134,7 @@ def row(engine: ClusteredEngine, row_key: UUID) -> object:
 
 @pytest.mark.usefixtures("_idle")
 @pytest.mark.parametrize("ask", [by_triple, latest, row])
-def test_what_the_new_master_acknowledged_is_never_told_to_be_absent(
+def test_a_cell_that_the_new_master_acknowledged_is_never_reported_absent(
     cluster: TestCluster, promoted: Promoted, ask: Callable[..., object]
 ) -> None:
     reader = ClusteredEngine(DATASTORE, SHARDS, {"c1": cluster.openers()})
@@ -221,7 +221,7 @@ def has_table(server: MariaDB, table: IndexTable) -> bool:
 
 
 @pytest.mark.usefixtures("_idle")
-def test_a_reader_that_the_new_master_is_hidden_from_cannot_tell_what_is_absent(
+def test_a_reader_that_cannot_reach_the_new_master_does_not_report_absence(
     cluster: TestCluster, promoted: Promoted
 ) -> None:
     with ExitStack() as stack:
@@ -271,7 +271,7 @@ def test_a_new_master_takes_writes_only_after_its_role_could_be_read_for_a_while
     assert at_s["opened"] - at_s["raised"] >= longer_s
 
 
-def test_reads_that_find_a_cell_ask_nobody_else_and_a_look_serves_all_that_find_none(
+def test_reads_that_find_a_cell_ask_no_other_node_and_one_look_serves_all_that_find_none(
     cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_module, "_IDLE_LOOK_S", 60.0)

@@ -74,7 +74,7 @@ def assert_settled(kit: Kit, provider: SandboxCardProvider, trips: list[UUID] = 
     assert {parked.row_key for parked in kit.parked()} <= {str(ODD)}
 
 
-def test_the_trips_hold_what_the_faults_are_to_meet() -> None:
+def test_the_sample_trips_have_the_cases_that_the_faults_need() -> None:
     payments = [trip_body(number)["payment"] for number in range(len(TRIPS))]
     assert {payments.count("cash"), payments.count("credit card")} == {15, 30}
     assert any(
@@ -162,7 +162,7 @@ def test_a_trip_that_was_lost_with_the_master_is_charged_once_it_is_stored(
     assert [cell.row_key for cell in failover.lost] == TRIPS[20:23]
 
 
-def test_billing_goes_on_while_zookeeper_is_away(
+def test_billing_continues_while_zookeeper_is_away(
     cellfeed_kit: Kit, billing: list[Trigger], provider: SandboxCardProvider
 ) -> None:
     put_trips(cellfeed_kit)

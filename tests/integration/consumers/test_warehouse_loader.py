@@ -160,7 +160,7 @@ def test_two_members_of_a_group_share_the_shards_and_a_leaver_hands_over(
     WarehouseTable(directory).check()
 
 
-def test_a_poison_record_stops_its_partition_and_nothing_else_and_is_never_skipped(
+def test_a_poison_record_stops_only_its_partition_and_is_never_skipped(
     gateway: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends, honest = end_offsets(gateway, "trips"), decode_record
@@ -344,7 +344,7 @@ def test_a_store_that_is_replaced_under_a_running_loader_adds_no_row(tmp_path: P
     }
 
 
-def test_a_table_of_before_sources_were_noted_goes_on_with_its_own_log(tmp_path: Path) -> None:
+def test_a_table_from_before_sources_were_noted_continues_with_its_own_log(tmp_path: Path) -> None:
     table = tmp_path / "table"
     put(tmp_path / "store", 0, 60, "trip")
     with GatewayProcess(tmp_path / "store", tmp_path / "log") as gateway:

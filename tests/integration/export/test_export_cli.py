@@ -134,7 +134,7 @@ def test_a_group_goes_over_to_the_cluster_and_back_without_a_cell_twice_or_left_
     assert sorted(there + here + rest) == sorted(ROW_KEY.format(n) for n in range(CELLS))
 
 
-def test_a_paused_export_tells_who_paused_it_and_why(run_dir: Path) -> None:
+def test_the_status_of_a_paused_export_names_the_operator_and_the_reason(run_dir: Path) -> None:
     caught_up(run_dir)
     asked(run_dir, "export", "pause", "cards", "--reason", "the broker is moved")
     assert "the broker is moved" in asked(run_dir, "export", "lag", "cards")[0]["waits_because"]
@@ -149,7 +149,7 @@ def test_a_paused_export_tells_who_paused_it_and_why(run_dir: Path) -> None:
     ), "its exporter is at work"
 
 
-def test_a_topic_that_is_not_fit_is_refused_with_the_command_that_mends_it(
+def test_an_unfit_topic_is_refused_with_the_command_that_mends_it(
     run_dir: Path, kafka: Kafka
 ) -> None:
     from confluent_kafka.admin import NewTopic

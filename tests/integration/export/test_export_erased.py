@@ -38,7 +38,7 @@ SHARDS = 2
 ROW = uuid5(NAMESPACE, "BASE/7")
 
 
-def test_the_entry_comes_as_a_tombstone_and_verify_knows_what_was_erased_since(
+def test_an_erasure_is_exported_as_a_tombstone_and_verify_knows_cells_erased_since(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     with Datastore.open_embedded(tmp_path / "store", shards=SHARDS) as store:
@@ -103,7 +103,7 @@ def files_with_mark(kafka: Kafka) -> list[Path]:
     return found
 
 
-def test_no_file_of_the_broker_has_an_erased_body_after_compaction_of_a_copy_and_deletion_of_what_is_before(  # noqa: E501
+def test_the_broker_has_no_erased_body_after_compacting_the_copy_and_deleting_earlier_records(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     with (

@@ -64,7 +64,7 @@ def registry() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 @pytest.mark.parametrize("unfit", ["envelope", "park"])
-def test_a_typed_export_goes_on_over_a_new_version_and_what_fitted_none_before_stays_as_it_was(
+def test_a_typed_export_continues_over_a_new_version_and_earlier_rejected_cells_stay_parked(
     kafka: Kafka, tmp_path: Path, unfit: str
 ) -> None:
     with (
@@ -108,7 +108,7 @@ def test_a_typed_export_goes_on_over_a_new_version_and_what_fitted_none_before_s
 
 
 @pytest.mark.parametrize("format_name", ["avro", "json", "typed"])
-def test_an_export_in_another_layout_is_verified_and_may_not_change_it(
+def test_an_export_in_another_layout_is_verified_and_may_not_change_the_layout(
     kafka: Kafka, tmp_path: Path, format_name: str
 ) -> None:
     layout = {"created_at": "millis", **({"body": "record"} if format_name == "typed" else {})}

@@ -102,7 +102,7 @@ def test_every_version_of_fetch_gives_every_record(gateway: GatewayProcess, vers
 
 
 @pytest.mark.parametrize("version", [4, 9, 10, 17])
-def test_a_client_from_before_zstd_is_told_so_and_never_given_what_it_cannot_read(
+def test_a_client_from_before_zstd_gets_an_error_and_never_unreadable_batches(
     gateway: GatewayProcess, version: int
 ) -> None:
     found = fetched(gateway, version, "trips.BASE")

@@ -144,7 +144,7 @@ def test_the_client_finds_its_way_around(client: SchemaRegistryClient) -> None:
 
 
 @pytest.mark.integration
-def test_the_client_is_told_what_is_not_there_and_what_is_refused(
+def test_the_registry_client_gets_the_errors_for_unknown_and_refused_requests(
     client: SchemaRegistryClient,
 ) -> None:
     with pytest.raises(SchemaRegistryError) as refused:

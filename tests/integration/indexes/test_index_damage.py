@@ -18,7 +18,7 @@ from tests.support.kept_index import caught_up, index_worker, made_index
 from tests.support.small_index import SMALL, put_trip
 
 
-def test_every_planted_damage_is_found_and_mended_and_nothing_else(datastore: Datastore) -> None:
+def test_a_check_mends_every_planted_damage_and_no_sound_entry(datastore: Datastore) -> None:
     with index_worker(datastore) as coordinator:
         version = made_index(datastore, SMALL)
         chosen = random.Random(7)

@@ -68,7 +68,7 @@ def test_bytes_pass_unchanged_and_are_counted(echo: TcpProxy) -> None:
     assert (echo.connections, echo.cuts) == (1, 0)
 
 
-def test_a_cut_resets_what_is_open_and_lets_new_connections_through(echo: TcpProxy) -> None:
+def test_a_cut_resets_open_connections_and_lets_new_ones_through(echo: TcpProxy) -> None:
     with client_of(echo) as first, client_of(echo) as second:
         for client in (first, second):
             client.sendall(b"hello")
@@ -130,7 +130,7 @@ def test_a_silence_keeps_back_one_direction_and_loses_nothing(
         assert received(client, 4) == b"late"
 
 
-def test_what_a_client_sent_into_a_silence_arrives_although_it_has_gone(echo: TcpProxy) -> None:
+def test_bytes_sent_into_a_silence_arrive_although_the_client_has_gone(echo: TcpProxy) -> None:
     echo.silence(Direction.TO_SERVER)
     with client_of(echo) as client:
         client.sendall(b"late")
@@ -143,7 +143,7 @@ def test_what_a_client_sent_into_a_silence_arrives_although_it_has_gone(echo: Tc
     )
 
 
-def test_a_delay_holds_back_each_way(echo: TcpProxy) -> None:
+def test_a_delay_applies_to_both_directions(echo: TcpProxy) -> None:
     with client_of(echo) as client:
         echo.delay(0.1)
         began_s = time.monotonic()
@@ -213,7 +213,7 @@ def test_a_statement_is_cut_before_or_after_the_server_runs_it(
     assert rule.count == 1
 
 
-def test_an_answer_is_held_back_while_its_commit_is_there_for_others(mysql: TcpProxy) -> None:
+def test_an_answer_is_delayed_while_other_sessions_see_its_commit(mysql: TcpProxy) -> None:
     rule = mysql.on_query("COMMIT", Action.HOLD_ANSWER)
     done = threading.Event()
 
@@ -237,7 +237,7 @@ def test_an_answer_is_held_back_while_its_commit_is_there_for_others(mysql: TcpP
 @pytest.mark.parametrize(
     ("action", "written"), [(Action.HOLD_QUERY, []), (Action.HOLD_ANSWER, [1])]
 )
-def test_what_is_held_when_its_connection_is_cut_is_not_let_through_by_the_cut(
+def test_bytes_that_the_proxy_delays_are_dropped_when_their_connection_is_cut(
     mysql: TcpProxy, monkeypatch: pytest.MonkeyPatch, action: Action, written: list[int]
 ) -> None:
     reset = tcp_proxy._reset

@@ -113,7 +113,7 @@ def codecs(run_dir: Path) -> dict[int, int]:
         }
 
 
-def test_an_instance_trains_one_by_itself_and_gateway_and_warehouse_read_what_they_have_never_seen(
+def test_an_instance_trains_a_dictionary_and_gateway_and_warehouse_read_bodies_of_it(
     tmp_path: Path, run: Run
 ) -> None:
     with running(tmp_path, INSTANCE) as run_dir:

@@ -97,7 +97,7 @@ def has_name(directory: Path) -> list[str]:
     ]
 
 
-def test_a_retired_dictionary_is_in_no_file_and_every_body_comes_back_as_it_was(
+def test_a_retired_dictionary_is_in_no_file_and_every_body_stays_as_it_was(
     datastore: Datastore, tmp_path: Path
 ) -> None:
     old = planted()
@@ -215,7 +215,7 @@ def test_backups_from_before_and_increments_onto_them_are_restored(
         all_there(restored, BODIES + 1)
 
 
-def test_the_command_refuses_what_is_no_name_and_tells_what_it_did(
+def test_the_retire_command_refuses_an_invalid_name_and_prints_its_result(
     datastore: Datastore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

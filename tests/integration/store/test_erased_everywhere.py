@@ -115,7 +115,7 @@ def test_a_version_whose_drop_died_has_nothing_of_an_erased_row(tmp_path: Path) 
     assert bytes_in(tmp_path) == []
 
 
-def test_what_a_trim_that_died_left_in_index_and_notes_goes_with_the_erasure(
+def test_an_erasure_removes_index_entries_and_notes_that_a_dead_trim_left(
     tmp_path: Path,
 ) -> None:
     with filled(tmp_path) as datastore:

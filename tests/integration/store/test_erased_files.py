@@ -72,7 +72,7 @@ def found_in(directory: Path, needles: Sequence[bytes]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def test_no_file_of_an_embedded_store_has_a_byte_of_what_was_erased(tmp_path: Path) -> None:
+def test_no_file_of_an_embedded_store_has_a_byte_of_an_erased_body(tmp_path: Path) -> None:
     erased, bodies = filled(tmp_path)
     # The frame of a body behind its head, and the values that stand plainly in state and index.
     needles = [body[12:60] for body in bodies] + [secrets(row)[0].encode() for row in erased]
@@ -180,7 +180,7 @@ def test_a_row_is_erased_by_hand_after_it_was_asked_and_files_are_scrubbed_when_
         ], scrubbed.stderr
 
 
-def test_an_erasure_whose_program_was_killed_is_told_by_status_and_ended_by_a_worker(
+def test_status_shows_an_erasure_whose_program_was_killed_and_a_worker_completes_it(
     tmp_path: Path,
 ) -> None:
     row, run_dir = UUID(int=9), tmp_path / "run"

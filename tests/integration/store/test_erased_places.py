@@ -46,7 +46,7 @@ def test_the_guide_lists_every_place_that_is_planted_and_names_a_test_for_each()
         )
 
 
-def test_after_erasures_and_a_scrub_no_file_has_what_was_planted_anywhere(
+def test_no_file_has_a_planted_body_after_erasures_and_a_scrub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "GRACE_S", 0.0)

@@ -143,7 +143,7 @@ def test_a_direct_put_is_answered_as_any_other(
     assert "cellfeed_http_put_seconds_count 6.0" in text
 
 
-def test_answers_keep_the_order_of_requests_whatever_way_each_goes(
+def test_answers_have_the_order_of_their_requests_on_every_path(
     store: Datastore, peer: socket.socket, taken: list[bytes]
 ) -> None:
     rows = [uuid4() for _ in range(40)]
@@ -243,7 +243,7 @@ def test_a_worker_that_ends_answers_the_puts_that_it_took(
     assert store.get_cell(row, "BASE", 1) is not None
 
 
-def test_a_peer_that_goes_away_leaves_its_cell_and_nothing_else(
+def test_a_peer_that_disconnects_leaves_its_cell_and_no_resource(
     store: Datastore, port: int, taken: list[bytes]
 ) -> None:
     row = uuid4()

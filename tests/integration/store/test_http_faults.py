@@ -103,7 +103,7 @@ def test_a_put_that_no_worker_took_was_definitely_not_written() -> None:
             client.put_cells([(uuid4(), "BASE", 1, {})])
 
 
-def test_the_client_goes_on_with_the_other_worker_when_one_is_killed(tmp_path: Path) -> None:
+def test_the_client_continues_with_the_other_worker_when_one_is_killed(tmp_path: Path) -> None:
     with (
         worker_process(tmp_path) as first,
         worker_process(tmp_path) as second,
@@ -117,7 +117,7 @@ def test_the_client_goes_on_with_the_other_worker_when_one_is_killed(tmp_path: P
         assert second.process.poll() is None
 
 
-def test_a_worker_told_to_end_answers_the_puts_under_way(tmp_path: Path) -> None:
+def test_a_worker_that_is_ended_answers_the_puts_under_way(tmp_path: Path) -> None:
     with (
         worker_process(tmp_path, failpoints="sqlite.put.before_commit=sleep:1.0") as worker,
         Client(worker.url, "trips", timeout_s=30) as client,
@@ -129,7 +129,7 @@ def test_a_worker_told_to_end_answers_the_puts_under_way(tmp_path: Path) -> None
         assert worker.wait() == 0
 
 
-def test_a_silent_server_holds_a_call_no_longer_than_its_deadline() -> None:
+def test_a_silent_server_delays_a_call_no_longer_than_its_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         with Client(url, "trips", timeout_s=0.3) as client:

@@ -66,7 +66,7 @@ def test_a_client_remembers_the_first_answer(tmp_path: Path) -> None:
         assert cells_in(fresh) == 0
 
 
-def test_the_same_store_behind_a_new_worker_is_no_other_one(tmp_path: Path) -> None:
+def test_the_same_store_behind_a_new_worker_has_the_same_history(tmp_path: Path) -> None:
     with open_store(tmp_path, "mine") as mine:
         with worker_thread(mine) as url:
             client = Client(url, "trips", timeout_s=5)

@@ -143,7 +143,7 @@ def test_a_body_that_comes_slowly_has_its_time(url: str, monkeypatch: pytest.Mon
     assert len(BODIES) == BODIES.bytes == 0
 
 
-def test_bodies_without_end_leave_memory_for_others(
+def test_endless_bodies_leave_memory_for_other_requests(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "BODIES_BYTES_MAX", 4 * MIB)

@@ -155,7 +155,7 @@ def test_bad_requests_are_refused_with_the_reason(
     assert error_of(answer)["definite"]
 
 
-def test_json_and_messagepack_tell_the_same(port: int) -> None:
+def test_json_and_messagepack_answers_have_the_same_content(port: int) -> None:
     put = json.loads(cell_json(body={"a": [1.5, None, "ü"]}))
     packed = call(
         port,

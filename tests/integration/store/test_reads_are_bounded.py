@@ -165,7 +165,7 @@ def test_many_large_bodies_are_read_whole_and_cost_the_worker_a_page(
         (f"/row?row_key={ONE_ROW}", None),
     ],
 )
-def test_a_caller_who_reads_no_pages_is_told_instead_of_given_a_part(
+def test_a_caller_that_reads_no_pages_gets_an_error_instead_of_a_part(
     worker: Worker, route: str, asked: dict[str, object] | None
 ) -> None:
     connection = http.client.HTTPConnection(urlsplit(worker.url).netloc, timeout=30)

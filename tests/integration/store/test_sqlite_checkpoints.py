@@ -77,7 +77,7 @@ def moved_by(connection: sqlite3.Connection) -> int:
     return int(moved)
 
 
-def test_no_connection_checkpoints_by_itself(path: Path) -> None:
+def test_no_connection_checkpoints_on_commit(path: Path) -> None:
     connection = connect(path)
     assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
     connection.close()
@@ -109,7 +109,7 @@ def test_large_transactions_do_not_keep_the_wal_from_being_emptied(
 
 
 @pytest.mark.usefixtures("unwatched")
-def test_a_commit_moves_no_more_than_a_step_itself(
+def test_a_commit_moves_at_most_one_step_of_frames(
     file: SqliteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits(monkeypatch, checkpoint=100, step=20)
@@ -122,7 +122,7 @@ def test_a_commit_moves_no_more_than_a_step_itself(
 
 
 @pytest.mark.usefixtures("unwatched")
-def test_one_checkpoint_runs_at_a_time_and_no_commit_moves_frames_beside_it(
+def test_one_checkpoint_runs_at_a_time_and_no_commit_moves_frames_meanwhile(
     file: SqliteFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits(monkeypatch, checkpoint=20, step=5)
@@ -167,7 +167,7 @@ def test_commits_append_beside_a_checkpoint_and_none_starts_the_wal_again(
     assert rows_in(file) == 51
 
 
-def test_nobody_commits_while_a_writer_moves_the_rest(
+def test_no_put_commits_while_a_writer_moves_the_remaining_frames(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "CHECKPOINT_FRAMES", 0)
@@ -251,7 +251,7 @@ def test_the_frames_of_a_wal_are_those_that_sqlite_counts(path: Path) -> None:
             assert (wal.has_frames(frames), wal.has_frames(frames + 1)) == (True, False)
 
 
-def test_a_file_that_is_closed_twice_closes_no_descriptor_of_others(path: Path) -> None:
+def test_closing_a_file_twice_closes_no_descriptor_of_another_file(path: Path) -> None:
     file = SqliteFile(path)
     file.close()
     with path.open("rb") as others:  # has the lowest number that is free

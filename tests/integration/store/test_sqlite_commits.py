@@ -97,7 +97,7 @@ def test_a_write_at_the_descriptor_limit_is_answered_as_it_went(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("broken", ["connect", "checkpoint"])
-def test_whatever_fails_behind_the_commit_fails_no_put(
+def test_an_error_behind_the_commit_fails_no_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
     with Datastore.open_embedded(tmp_path, shards=SHARDS) as store:

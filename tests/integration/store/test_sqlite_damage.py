@@ -253,7 +253,7 @@ def test_a_body_that_has_become_a_number_is_an_error_of_ours(place: Path) -> Non
         log(engine)
 
 
-def test_an_error_that_somebody_keeps_shows_no_reader_an_old_moment(tmp_path: Path) -> None:
+def test_a_kept_exception_shows_no_reader_an_old_snapshot(tmp_path: Path) -> None:
     """Its traceback has a statement with more rows to come: on that connection every later read
     would be of the statement's moment, and acknowledged cells not there."""
     cells = rides(0, 3_000)
@@ -274,7 +274,7 @@ def test_an_error_that_somebody_keeps_shows_no_reader_an_old_moment(tmp_path: Pa
         assert len(kept) == 10
 
 
-def test_an_error_that_somebody_keeps_refuses_no_later_write(tmp_path: Path) -> None:
+def test_a_kept_exception_refuses_no_later_write(tmp_path: Path) -> None:
     """Another process has written since the statement that the error's traceback keeps."""
     cells = rides(0, 2_010)
     with (

@@ -236,7 +236,7 @@ def test_a_store_of_the_version_before_that_lacks_a_file_is_refused(place: Path,
         _ = engine.indexes
 
 
-def test_a_store_of_the_version_before_without_an_index_needs_no_file_of_it(tmp_path: Path) -> None:
+def test_a_store_of_the_version_before_without_an_index_needs_no_index_file(tmp_path: Path) -> None:
     filled(tmp_path, index=False)
     as_before_identities(tmp_path / "trips")
     with closing(opened(tmp_path / "trips")) as engine:
@@ -290,7 +290,7 @@ def fault(request: pytest.FixtureRequest) -> Callable[[Path], Callable[[], objec
     return FAULTS[request.param]
 
 
-def test_nothing_is_acknowledged_nor_shown_once_the_files_are_others(
+def test_no_put_is_acknowledged_and_no_cell_shown_once_the_files_were_replaced(
     place: Path, fault: Callable[[Path], Callable[[], object]]
 ) -> None:
     with Datastore(opened(place)) as store:
@@ -385,7 +385,7 @@ def test_a_fork_keeps_the_lock_until_both_have_ended(place: Path) -> None:
         assert lock_path(place).exists()
 
 
-def test_a_killed_process_holds_nothing(place: Path) -> None:
+def test_a_killed_process_leaves_no_lock_on_the_store(place: Path) -> None:
     opening = f"SqliteEngine(Path({str(place)!r}), 'trips', {SHARDS})"
     program = (
         "import os; from pathlib import Path; from cellfeed.store.engines.sqlite.engine import"

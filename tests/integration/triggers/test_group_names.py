@@ -181,7 +181,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_a_group_of_which_only_the_definition_is_known_can_be_redefined(tmp_path: Path) -> None:
+def test_a_group_with_only_a_definition_can_be_redefined(tmp_path: Path) -> None:
     made = Config(datastore=DatastoreConfig(shards=4))
     write_config(made, RunDir(tmp_path).config)
     with open_datastore(made, tmp_path) as datastore:

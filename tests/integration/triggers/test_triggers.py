@@ -207,7 +207,7 @@ def test_a_paused_worker_cannot_move_the_offsets_when_it_wakes_up(
     assert_run_or_parked(store, tmp_path)
 
 
-def test_a_worker_that_slept_past_its_lease_runs_nothing_more_of_what_another_has_taken(
+def test_a_worker_that_slept_past_its_lease_runs_no_cell_of_its_lost_shards(
     store: Datastore, start: Start, tmp_path: Path
 ) -> None:
     zombie = start("zombie", run_s=0.02)
@@ -280,7 +280,7 @@ def test_a_rolling_restart_runs_no_cell_twice(
     )
 
 
-def test_poison_is_parked_the_rest_goes_on_and_a_retry_takes_it_off(
+def test_a_poison_cell_is_parked_the_others_continue_and_a_retry_unparks_it(
     store: Datastore, start: Start, tmp_path: Path
 ) -> None:
     put(store, range(60))
@@ -304,7 +304,7 @@ def test_poison_is_parked_the_rest_goes_on_and_a_retry_takes_it_off(
     assert set(base_cells(store)) - set(done) == {(one.partition, one.added_id)}
 
 
-def test_parked_cells_are_tried_again_by_themselves(
+def test_parked_cells_are_retried_without_an_operator(
     store: Datastore, start: Start, tmp_path: Path
 ) -> None:
     put(store, range(1, 3), poison=True)
@@ -356,7 +356,7 @@ TRIGGER_FAILPOINTS = sorted(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("failpoint", TRIGGER_FAILPOINTS)
-def test_billing_charges_each_trip_once_whatever_it_is_killed_at(
+def test_billing_charges_each_trip_once_when_killed_at_any_failpoint(
     store: Datastore, start: Start, tmp_path: Path, failpoint: str
 ) -> None:
     trips = 60

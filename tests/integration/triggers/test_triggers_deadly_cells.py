@@ -167,7 +167,7 @@ def assert_run_or_parked(store: Datastore, worker: Supervised) -> None:
     ) == {"I14": []}
 
 
-def test_what_a_function_raises_ends_no_process_and_is_in_its_log_and_a_signal_still_ends_it(
+def test_an_exception_in_a_function_ends_no_process_and_is_logged_and_a_signal_still_ends_it(
     store: Datastore, store_worker: Supervised
 ) -> None:
     coordinator = StoreCoordinator(store.state)
@@ -238,7 +238,7 @@ def test_a_call_that_hangs_ends_its_process_and_its_cell_is_parked_with_the_plac
     assert store.state.list("tries/") == []
 
 
-def test_what_other_shards_are_running_is_finished_and_saved_before_the_process_ends(
+def test_cells_of_other_shards_are_completed_and_saved_before_the_process_ends(
     store: Datastore, store_worker: Supervised
 ) -> None:
     put(store, 1, range(1), do="hang")
@@ -251,7 +251,7 @@ def test_what_other_shards_are_running_is_finished_and_saved_before_the_process_
     assert {store_worker.times()[cell] for cell in slow} == {1}
 
 
-def test_a_call_that_comes_back_late_counts_as_timed_out(
+def test_a_call_that_returns_late_counts_as_timed_out(
     store: Datastore, store_worker: Supervised
 ) -> None:
     [late] = put(store, 1, range(1), do="slow")
@@ -261,7 +261,7 @@ def test_a_call_that_comes_back_late_counts_as_timed_out(
     assert [parked.cell_id for parked in ParkedCells(store.state).all()] == [f"{late[0]}/{late[1]}"]
 
 
-def test_the_cells_that_run_beside_one_that_kills_are_not_parked_for_it(
+def test_cells_that_run_beside_one_that_kills_the_process_are_not_parked(
     store: Datastore, store_worker: Supervised
 ) -> None:
     [deadly] = put(store, 1, range(1), do="exit soon")

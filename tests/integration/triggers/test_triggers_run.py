@@ -285,7 +285,7 @@ def test_workers_end_when_their_run_was_killed(instance: Instance) -> None:
         (("--config", "/nowhere.yaml"), PROGRAM, "config file /nowhere.yaml: No such file"),
     ],
 )
-def test_what_cannot_be_run_is_said_once_with_what_is_wrong(
+def test_a_program_that_cannot_run_is_reported_once_with_the_fault(
     instance: Instance, options: tuple[str, ...], program: str, says: str
 ) -> None:
     run = instance.run("--processes", "3", *options, program=program)
@@ -388,7 +388,7 @@ def test_pause_reset_and_resume_reach_workers_of_another_process_and_are_kept(
     assert status["triggers"] == [told]
 
 
-def test_triggers_of_an_instance_are_told_by_the_metrics_of_its_workers(tmp_path: Path) -> None:
+def test_worker_metrics_include_the_triggers_of_an_instance(tmp_path: Path) -> None:
     config = f"""
 datastore: {{shards: 4}}
 workers: [{{port: 0}}]

@@ -32,7 +32,7 @@ def test_a_program_that_path_does_not_lead_to_is_shown_by_its_path(
     assert program() == "cellfeed"
 
 
-def test_the_run_directory_is_named_unless_commands_take_it_by_themselves(
+def test_the_run_directory_is_named_unless_commands_find_it_without_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

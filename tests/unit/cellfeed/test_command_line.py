@@ -62,7 +62,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.integration
-def test_a_process_of_an_instance_starts_without_what_other_verbs_and_processes_need() -> None:
+def test_a_process_of_an_instance_imports_nothing_of_other_verbs_and_processes() -> None:
     loaded = loaded_by(
         "from cellfeed.cli.main import command_line; command_line('run')\n"
         "import cellfeed.instance.process, cellfeed.kinds.known"
@@ -122,7 +122,7 @@ def listed() -> TyperGroup:
 
 
 @pytest.mark.parametrize("name", sorted(listed().commands))
-def test_the_list_says_of_a_verb_what_its_own_help_begins_with(name: str) -> None:
+def test_the_list_of_verbs_has_the_first_line_of_each_help(name: str) -> None:
     (verb,) = verb_alone(name).commands.values()
     assert " ".join((verb.help or "").split()).startswith(SUMMARIES[name])
     assert listed().commands[name].help == SUMMARIES[name]

@@ -85,7 +85,7 @@ def test_a_moment_has_its_zone() -> None:
         restore_point._microseconds("yesterday")
 
 
-def test_of_ids_that_somebody_has_read_the_highest_counts() -> None:
+def test_of_the_ids_that_readers_have_seen_the_highest_counts() -> None:
     assert ids_read(["1:50", "40", "1:20", "2:60"], MANIFEST) == {0: 40, 1: 50, 2: 60}
     largest = ADDED_ID_MAX - IDS_LEFT_OUT - 1
     assert ids_read([f"0:{largest}"], MANIFEST) == {0: largest}
@@ -94,7 +94,7 @@ def test_of_ids_that_somebody_has_read_the_highest_counts() -> None:
             ids_read([text], MANIFEST)
 
 
-def test_new_ids_are_above_all_that_anybody_has_or_had() -> None:
+def test_new_ids_are_above_every_id_seen_or_given_out() -> None:
     readers = [SimpleNamespace(shard=0, location=30), SimpleNamespace(shard=0, location=20)]
     named = {1: 50, 2: 5}
     given = cast("Any", readers)
@@ -152,7 +152,7 @@ def test_a_file_that_broke_off_does_not_stay_and_none_is_written_over(tmp_path: 
     assert path.read_text() == "whole"
 
 
-def test_a_cell_that_was_erased_has_no_body_in_what_is_printed(datastore: Datastore) -> None:
+def test_a_printed_erased_cell_has_no_body(datastore: Datastore) -> None:
     datastore.put_cell(ROW, "BASE", 1, {"secret": 1})
     place = datastore.get_cell(ROW, "BASE", 1)
     assert place is not None
@@ -248,7 +248,7 @@ def test_a_wrong_path_is_one_line_and_a_failing_system_is_not(
 # --- options of up --------------------------------------------------------------------------------
 
 
-def test_options_reach_a_detached_instance_a_port_0_among_them() -> None:
+def test_options_reach_a_detached_instance_also_a_port_of_0() -> None:
     assert UpOptions(port=0, registry_port=8082).words() == [
         "--port",
         "0",

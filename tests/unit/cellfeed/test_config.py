@@ -39,7 +39,7 @@ def test_no_file_and_an_empty_file_are_an_embedded_store_with_a_worker_and_a_gat
         assert set(hosts) == {"127.0.0.1"}
 
 
-def test_what_the_file_says_is_what_starts_in_an_order_in_which_each_finds_what_it_needs(
+def test_processes_start_in_an_order_in_which_each_finds_its_servers(
     tmp_path: Path,
 ) -> None:
     config = read(
@@ -232,7 +232,7 @@ def test_the_published_schema_follows_from_the_types() -> None:
     )
 
 
-def test_the_published_schema_takes_the_defaults_and_refuses_what_the_reader_refuses() -> None:
+def test_the_published_schema_accepts_and_refuses_the_same_files_as_the_reader() -> None:
     validator = jsonschema.Draft202012Validator(load_json_schema("config"))
     validator.validate(msgspec.to_builtins(check_config(Config())))
     for text in (

@@ -95,7 +95,7 @@ def clusters(*, cluster: str = "c1", node: str = "c1-a", url: str = URL, more: s
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_contradicting_settings_are_refused(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         read(tmp_path, text)
 
@@ -118,7 +118,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path, text: str, says: 
         "gateways: [{port: 9099, advertised_host: h, advertised_port: 1}]",
     ],
 )
-def test_what_fits_together_is_read(tmp_path: Path, text: str) -> None:
+def test_consistent_settings_are_accepted(tmp_path: Path, text: str) -> None:
     read(tmp_path, text)
 
 

@@ -54,7 +54,7 @@ def test_a_new_file_is_for_its_owner_alone_and_an_older_one_keeps_its_readers(
     assert stat.S_IMODE(path.stat().st_mode) == wanted
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
+def test_writing_through_a_link_keeps_the_link(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     path, target = tmp_path / "config.yaml", tmp_path / "etc" / "cellfeed.yaml"
     write_config(BEFORE, target)

@@ -54,7 +54,7 @@ def false_lines(seen: Seen) -> list[str]:
     return [line.what for line in proof(EXPECTED, seen) if not line.agrees]
 
 
-def test_the_proof_of_what_was_expected_holds_in_every_line() -> None:
+def test_the_proof_of_an_expected_demo_passes_in_every_line() -> None:
     assert len(proof(EXPECTED, SEEN)) == 9
     assert false_lines(SEEN) == []
 
@@ -116,7 +116,7 @@ def test_one_shard_that_differs_or_lags_in_one_place_makes_the_digests_false(
     assert false_lines(replace(SEEN, digests=report)) == ["shards with one digest everywhere"]
 
 
-def test_a_proof_over_no_shard_at_all_does_not_hold_for_cells_that_must_be_there() -> None:
+def test_a_proof_over_no_shard_fails_for_cells_that_must_be_there() -> None:
     empty = replace(
         SEEN,
         digests=VerifyReport(PLACES),
@@ -130,11 +130,11 @@ def test_a_proof_over_no_shard_at_all_does_not_hold_for_cells_that_must_be_there
 @pytest.mark.parametrize(
     ("cents", "text"), [(0, "$0.00"), (5, "$0.05"), (123_456_789, "$1,234,567.89")]
 )
-def test_amounts_are_told_to_the_cent(cents: int, text: str) -> None:
+def test_amounts_are_printed_to_the_cent(cents: int, text: str) -> None:
     assert dollars(cents) == text
 
 
-def test_a_line_with_one_figure_that_differs_does_not_hold() -> None:
+def test_a_proof_line_with_one_differing_figure_fails() -> None:
     assert Line("cells", {"a": "1", "b": "1"}).agrees
     assert not Line("cells", {"a": "1", "b": "1", "c": "2"}).agrees
 

@@ -77,7 +77,9 @@ def test_a_process_is_missed_until_it_has_started_or_the_instance_is_forgotten(
     assert (run_dir.missing(), run_dir.processes()) == ({}, [])
 
 
-def test_the_work_that_a_process_of_before_stopped_is_not_this_ones(run_dir: RunDir) -> None:
+def test_work_stopped_by_an_earlier_process_is_not_shown_for_the_present_one(
+    run_dir: RunDir,
+) -> None:
     run_dir.say_ready("warehouse", {})
     run_dir.say_stopped("warehouse", ["partition 3 is stopped"])
     assert run_dir.troubles("warehouse") == ["partition 3 is stopped"]

@@ -127,7 +127,7 @@ def test_the_log_of_each_shard_and_the_groups_behind_it_are_shown(
     assert "readers" in text
 
 
-def test_backups_and_the_check_say_what_has_not_been_yet(
+def test_status_shows_that_backups_and_the_check_have_not_run_yet(
     directory: RunDir, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del store
@@ -216,7 +216,7 @@ def test_json_has_every_field_that_can_be_learnt(
     }
 
 
-def test_what_is_wrong_with_backups_and_archives_is_printed_line_by_line(
+def test_faults_of_backups_and_archives_are_printed_line_by_line(
     directory: RunDir, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = {

@@ -98,7 +98,7 @@ def test_a_load_that_was_cut_off_is_finished_by_running_it_again_without_a_doubl
     )
 
 
-def test_loading_again_is_free_of_effects_and_a_longer_file_adds_what_is_new(
+def test_loading_a_file_again_has_no_effect_and_a_longer_file_adds_its_new_cells(
     datastore: Datastore, file: Path
 ) -> None:
     load_file(file, datastore, SPEC)
@@ -135,7 +135,7 @@ def test_a_changed_line_is_a_conflict_with_its_number_and_overwrites_nothing(
     assert numbers_in(datastore) == list(range(LINES))
 
 
-def test_lines_that_are_no_cells_are_told_and_the_others_are_loaded(
+def test_lines_that_are_no_cells_are_reported_and_the_others_are_loaded(
     datastore: Datastore, tmp_path: Path
 ) -> None:
     path, good = tmp_path / "trips.ndjson", str(uuid.uuid4())
@@ -181,7 +181,7 @@ def test_problems_of_more_kinds_than_are_kept_are_counted() -> None:
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("max_errors", [0, 5, 30])
-def test_a_load_with_more_errors_than_it_may_have_stops_and_tells_behind_which_line(
+def test_a_load_with_too_many_errors_stops_and_reports_the_last_line(
     datastore: Datastore, tmp_path: Path, max_errors: int
 ) -> None:
     path = tmp_path / "trips.ndjson"
@@ -217,7 +217,7 @@ def test_of_two_lines_with_one_key_the_first_counts_and_a_row_keeps_the_files_or
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_batch_waits_for_one_with_a_row_of_it(tmp_path: Path) -> None:
+def test_a_batch_waits_for_an_earlier_one_with_the_same_row(tmp_path: Path) -> None:
     rows = [str(uuid.uuid4()) for _ in range(6 * BATCH)]
     rows[BATCH] = rows[0]
     path = tmp_path / "trips.ndjson"
@@ -242,7 +242,7 @@ def test_a_batch_waits_for_one_with_a_row_of_it(tmp_path: Path) -> None:
     assert not any(met), "but none with a row of another"
 
 
-def test_what_was_not_answered_is_unknown_and_the_load_not_complete(
+def test_unanswered_puts_are_unknown_and_the_load_is_not_complete(
     datastore: Datastore, file: Path
 ) -> None:
     class Silent:
@@ -286,7 +286,7 @@ def test_a_load_that_cannot_be_meant_puts_nothing(
     assert numbers_in(datastore) == []
 
 
-def test_a_file_that_is_not_there_or_tells_no_format_is_refused(
+def test_a_missing_file_or_one_without_a_known_format_is_refused(
     datastore: Datastore, tmp_path: Path
 ) -> None:
     with pytest.raises(NotFound):
@@ -296,7 +296,7 @@ def test_a_file_that_is_not_there_or_tells_no_format_is_refused(
         load_file(tmp_path / "trips.txt", datastore, SPEC)
 
 
-def test_the_shipped_trips_come_to_what_their_text_says(datastore: Datastore) -> None:
+def test_the_shipped_trips_have_the_totals_of_their_text(datastore: Datastore) -> None:
     figures = expected_figures()
     report = load_taxi(datastore)
     assert (report.stored, report.complete) == (figures.cells, True)

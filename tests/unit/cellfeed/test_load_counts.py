@@ -25,7 +25,7 @@ def lines(*bodies: dict[str, Any]) -> list[LineCell]:
     ]
 
 
-def test_a_look_says_what_a_load_would_do(datastore: Datastore) -> None:
+def test_a_look_shows_the_effects_of_a_load(datastore: Datastore) -> None:
     datastore.put_cell(ROW, "BASE", 1, {"n": 1})
     datastore.put_cell(ROW, "BASE", 2, {"n": 2})
     seen = look_at(lines({"n": 1}, {"n": 0}, {"n": 3}), datastore)
@@ -54,7 +54,7 @@ def test_a_load_that_was_stopped_is_not_complete() -> None:
     assert not LoadReport(stored=3, unknown=1).complete
 
 
-def test_a_batch_has_no_more_bytes_than_a_call_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_has_at_most_the_bytes_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "BATCH_BYTES_MAX", 20)
     given = lines(*({"n": "x" * 10} for _ in range(5)))
     found = list(load._batches(iter(given)))

@@ -96,7 +96,7 @@ def test_a_line_without_an_end_is_not_read_into_memory(
     assert "longer than 40 bytes" in str(found[1].error)
 
 
-def test_ndjson_is_one_object_a_line_and_anything_else_is_told(tmp_path: Path) -> None:
+def test_ndjson_is_one_object_a_line_and_other_lines_are_reported(tmp_path: Path) -> None:
     lines = [
         b'{"n": 1.50, "big": 9007199254740993}',
         b"",
@@ -148,7 +148,7 @@ def test_parquet_values_are_exact_and_plain_json(tmp_path: Path) -> None:
     json.dumps(first)
 
 
-def test_a_parquet_file_that_is_damaged_in_the_middle_gives_what_is_whole_and_one_error(
+def test_a_parquet_file_damaged_in_the_middle_gives_its_whole_part_and_one_error(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "trips.parquet"
@@ -171,7 +171,9 @@ def test_a_parquet_file_that_is_damaged_in_the_middle_gives_what_is_whole_and_on
     assert [record.line for record in found if record.error is not None] == [len(whole) + 1]
 
 
-def test_what_is_no_parquet_no_file_or_has_types_already_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_missing_or_has_types_already_is_refused(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(InvalidRequest, match="not Parquet"):
         read(tmp_path, b"PAR1 not really", FileFormat.PARQUET)
     with pytest.raises(NotFound):
@@ -190,7 +192,7 @@ def test_what_is_no_parquet_no_file_or_has_types_already_is_refused(tmp_path: Pa
         ("a.parquet", "parquet"),
     ],
 )
-def test_a_files_name_tells_its_format(name: str, file_format: str) -> None:
+def test_a_files_name_determines_its_format(name: str, file_format: str) -> None:
     assert format_of(Path(name)) == file_format
 
 

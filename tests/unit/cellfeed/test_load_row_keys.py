@@ -16,7 +16,7 @@ from cellfeed.store.errors import InvalidRowKey
 VALUES = st.lists(st.text(alphabet="ab|\\é", max_size=4), min_size=2, max_size=2)
 
 
-def test_the_namespace_is_the_documented_one() -> None:
+def test_row_keys_are_made_in_the_documented_namespace() -> None:
     assert (
         uuid5(NAMESPACE_URL, "urn:cellfeed:row-key")
         == ROW_KEY_NAMESPACE

@@ -24,7 +24,7 @@ def test_the_newest_cells_of_all_shards_come_in_their_order(datastore: Datastore
     assert shown(datastore, 1_000) == list(range(60))
 
 
-def test_cells_of_a_column_are_found_behind_others(datastore: Datastore) -> None:
+def test_the_newest_cell_of_a_column_is_found_behind_cells_of_others(datastore: Datastore) -> None:
     put(datastore, range(5), "RARE")
     put(datastore, range(5, 100))
     assert shown(datastore, 3, "RARE") == [2, 3, 4]

@@ -114,7 +114,7 @@ def run(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_either_signal_tells_it_to_stop(
+def test_sigterm_and_sigint_stop_a_process(
     run: Callable[[str, str], Started],
     handlers: dict[int, Callable[..., None]],
     number: signal.Signals,
@@ -155,7 +155,7 @@ def test_a_port_that_was_chosen_before_is_asked_for_again(
     assert (config.port, config.registry_port) == (4711, 4712)
 
 
-def test_a_loader_reads_from_the_first_gateway_where_it_really_listens_unless_told_otherwise(
+def test_a_loader_reads_from_the_first_gateways_actual_address_by_default(
     run: Callable[[str, str], Started], directory: RunDir
 ) -> None:
     directory.say_ready("g1", {"kafka": 4711, "registry": 4712})

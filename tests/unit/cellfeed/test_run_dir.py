@@ -68,7 +68,7 @@ def test_loops_that_died_are_those_of_the_process_that_runs(run_dir: RunDir) -> 
     assert run_dir.troubles("worker") == []
 
 
-def test_work_that_a_process_stopped_is_told_while_that_process_runs(run_dir: RunDir) -> None:
+def test_status_shows_work_that_a_process_stopped_while_that_process_runs(run_dir: RunDir) -> None:
     run_dir.say_stopped("lake", ["partition 3 is stopped: gone"])
     assert run_dir.troubles("lake") == [], "a process of this name never said that it was ready"
     run_dir.say_ready("lake", {})
@@ -87,7 +87,7 @@ def test_a_torn_or_missing_ready_file_is_nobody(run_dir: RunDir) -> None:
     assert run_dir.kept_port("worker", "http", 0) == 0
 
 
-def test_a_port_that_was_chosen_is_kept_and_a_configured_one_goes_before_it(
+def test_a_chosen_port_is_kept_and_a_configured_one_takes_precedence(
     run_dir: RunDir,
 ) -> None:
     run_dir.say_ready("worker", {"http": 4711})

@@ -51,14 +51,16 @@ def test_an_instance_is_not_refused_because_of_itself(config: Config, other: Run
         assert said_by(other, config) == []
 
 
-def test_an_instance_that_was_killed_holds_nobody_up(tmp_path: Path, config: Config) -> None:
+def test_an_instance_that_was_killed_blocks_no_other(tmp_path: Path, config: Config) -> None:
     dead = RunDir(tmp_path / "dead")
     dead.make()
     with files_used(dead, config, False, lambda _: None):
         assert said_by(RunDir(tmp_path / "me"), config) == []
 
 
-def test_other_files_are_not_shared(tmp_path: Path, config: Config, other: RunDir) -> None:
+def test_files_of_another_instance_are_no_conflict(
+    tmp_path: Path, config: Config, other: RunDir
+) -> None:
     with files_used(other, config, False, lambda _: None):
         rides = Config(datastore=DatastoreConfig(name="rides", directory=str(tmp_path / "store")))
         assert said_by(RunDir(tmp_path / "me"), rides) == []

@@ -90,7 +90,7 @@ def waits(starts: list[float]) -> list[float]:
     return [after - before for before, after in pairwise(starts)]
 
 
-def test_one_that_dies_again_and_again_is_started_after_a_growing_delay(
+def test_a_process_that_dies_repeatedly_is_started_after_a_growing_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     instance = Instance(monkeypatch, {"worker": [1.0] + [0.0] * 40})
@@ -105,7 +105,7 @@ def test_one_that_dies_again_and_again_is_started_after_a_growing_delay(
     assert expected[-1] == RESTART_DELAY_MAX_S
 
 
-def test_a_server_that_never_started_is_tried_after_a_growing_delay_whatever_is_asked_for_and_its_reason_is_said_once(  # noqa: E501
+def test_a_server_that_never_started_is_tried_after_a_growing_delay_and_its_reason_is_logged_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     instance = Instance(monkeypatch, {"zookeeper": [1_000.0, *[-1] * 12, 1_000.0]})
@@ -120,7 +120,9 @@ def test_a_server_that_never_started_is_tried_after_a_growing_delay_whatever_is_
     assert instance.missing() == {}
 
 
-def test_one_that_does_not_start_is_tried_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_start_is_tried_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     instance = Instance(monkeypatch, {"worker": [1.0, -1, -1, -1, 1_000.0]})
     instance.watch(30)
     assert len(instance.starts["worker"]) == 4
@@ -149,7 +151,7 @@ def test_a_mistake_in_the_configuration_of_a_running_instance_ends_no_other_proc
     assert any("config.yaml is not YAML" in line for line in instance.said)
 
 
-def test_one_that_lived_long_enough_is_started_at_once_again(
+def test_a_process_that_lived_long_enough_is_started_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     instance = Instance(monkeypatch, {"worker": [1.0] + [0.0] * 5 + [2 * STEADY_S, 1_000.0]})
@@ -170,7 +172,7 @@ def test_patience_with_one_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> N
     assert instance.starts["gateway"] == []
 
 
-def test_without_restart_a_death_is_told_once_with_the_way_back(
+def test_without_restart_a_death_is_reported_once_with_the_command_that_restarts_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     instance = Instance(monkeypatch, {"worker": [1.0], "gateway": [1_000.0]})
@@ -252,7 +254,7 @@ def test_when_one_cannot_start_those_before_it_are_ended(
     assert (started, ended) == (["first", "second"], ["all"])
 
 
-def test_what_is_not_configured_or_runs_already_is_not_started_again(tmp_path: Path) -> None:
+def test_an_unconfigured_or_running_process_is_not_started_again(tmp_path: Path) -> None:
     directory = RunDir(tmp_path / "run")
     directory.make()
     write_config(Config(), directory.config)

@@ -113,7 +113,7 @@ def test_a_worker_that_dies_is_started_again_with_growing_patience(
 
 
 @pytest.mark.integration
-def test_one_that_does_not_end_when_it_is_told_to_is_killed_and_that_is_no_success(
+def test_a_worker_that_ignores_sigterm_is_killed_and_the_command_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(trigger_fleet, "STOP_TIMEOUT_S", 1.0)

@@ -44,7 +44,9 @@ def refused(tmp_path: Path, text: str) -> str:
         ("1: 2", "the file has an unknown key '1'; known are servers"),
     ],
 )
-def test_an_unknown_key_says_what_was_meant(tmp_path: Path, text: str, says: str) -> None:
+def test_an_unknown_key_is_reported_with_the_similar_known_one(
+    tmp_path: Path, text: str, says: str
+) -> None:
     assert says in refused(tmp_path, text)
 
 

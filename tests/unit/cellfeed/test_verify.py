@@ -85,7 +85,7 @@ def test_equal_places_are_equal_level_and_counted(store: Datastore) -> None:
 
 
 @pytest.mark.parametrize("field", range(4))
-def test_any_other_value_in_any_field_of_one_cell_is_told_by_its_shard(
+def test_any_changed_field_of_one_cell_is_reported_with_its_shard(
     store: Datastore, field: int
 ) -> None:
     other = held(store)
@@ -101,7 +101,7 @@ def test_two_cells_that_changed_places_differ(store: Datastore) -> None:
     assert differing(store, other) == [2]
 
 
-def test_what_was_trimmed_is_not_compared_and_the_rest_is(store: Datastore) -> None:
+def test_trimmed_cells_are_not_compared_and_the_others_are(store: Datastore) -> None:
     other = held(store)
     store.trim(1, 7)
     assert store.heads()[1].log_start == 7
@@ -147,7 +147,7 @@ def test_a_difference_behind_where_the_slowest_place_is_does_not_count_yet(
     assert differing(store, other) == [1]
 
 
-def test_what_a_place_has_still_of_an_erased_row_is_no_difference_and_another_cell_is(
+def test_leftovers_of_an_erased_row_are_no_difference_and_another_cell_is(
     store: Datastore,
 ) -> None:
     before = held(store)

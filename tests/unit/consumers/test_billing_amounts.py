@@ -50,7 +50,7 @@ def test_an_amount_that_is_no_number_of_cents_is_refused_and_nothing_is_charged_
     assert datastore.get_cell_latest(cell.row_key, STATUS_COLUMN) is None
 
 
-def test_nothing_is_charged_for_nothing_and_a_trip_without_a_fare_is_settled(
+def test_a_free_trip_is_not_charged_and_one_without_a_fare_is_settled(
     datastore: Datastore, provider: SandboxCardProvider
 ) -> None:
     cell = trip(datastore, 1, {"total_cents": 0, "payment": "cash"})

@@ -62,7 +62,7 @@ def test_billing_runs_for_base_cells_in_its_own_group(billing: Trigger) -> None:
     assert (billing.column, billing.group) == ("BASE", "billing")
 
 
-def test_what_waiting_does_not_mend_is_parked_soon_and_an_outage_is_waited_out(
+def test_lasting_failures_are_parked_soon_and_an_outage_is_waited_out(
     billing: Trigger,
 ) -> None:
     def lasts_s(error: type[Exception]) -> float:
@@ -83,7 +83,7 @@ def test_what_waiting_does_not_mend_is_parked_soon_and_an_outage_is_waited_out(
         ("", "settled_unpaid", False),
     ],
 )
-def test_the_status_names_what_was_done_and_the_charge_that_was_made(
+def test_the_status_cell_names_the_outcome_and_the_charge(
     datastore: Datastore,
     billing: Trigger,
     provider: SandboxCardProvider,

@@ -126,7 +126,7 @@ def test_a_lost_trip_that_a_restored_store_has_at_another_place_is_charged_once(
 
 
 @pytest.mark.parametrize("known_by", ["start", "offsets", "neither"])
-def test_what_an_older_version_charged_before_it_died_is_not_charged_again(
+def test_a_charge_made_by_an_older_version_before_it_died_is_not_made_again(
     tmp_path: Path,
     provider: SandboxCardProvider,
     known_by: str,

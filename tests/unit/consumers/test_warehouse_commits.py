@@ -117,7 +117,7 @@ def test_a_table_of_another_format_is_not_opened(tmp_path: Path, text: bytes) ->
         make_table(tmp_path, "trips")
 
 
-def test_shards_are_told_by_number_and_other_folders_are_left_alone(tmp_path: Path) -> None:
+def test_shards_are_found_by_number_and_other_folders_are_left_alone(tmp_path: Path) -> None:
     assert shards_with_commits(tmp_path) == []
     for name in ("shard-0010", "shard-0002", "lost+found", "shard-x", "shard-12000", "shard-0003"):
         (tmp_path / COMMITS / name).mkdir(parents=True)

@@ -124,7 +124,7 @@ def test_the_table_has_the_rows_before_the_group_has_the_offset(
     assert (progress.rows, progress.files, progress.next_offsets) == (8, 2, {ONE: 5, TWO: 3})
 
 
-def test_reading_begins_where_the_table_ends_whatever_the_group_says(loading: Loading) -> None:
+def test_reading_begins_at_the_tables_end_and_not_at_the_groups_offset(loading: Loading) -> None:
     make_table(loading.directory, TOPIC)
     earlier = ShardLoader(loading.directory, TWO)
     feed(earlier, LOG[TWO], 4)
@@ -138,7 +138,7 @@ def test_reading_begins_where_the_table_ends_whatever_the_group_says(loading: Lo
     assert loading.consumer.config["isolation.level"] == "read_committed"
 
 
-def test_who_gives_a_partition_up_commits_its_rows_first_and_takes_no_more_of_it(
+def test_a_member_commits_a_revoked_partitions_rows_first_and_takes_no_more_of_it(
     loading: Loading,
 ) -> None:
     def revoked() -> list[Record]:
@@ -161,7 +161,7 @@ def test_rows_of_a_partition_that_was_taken_away_are_given_up(loading: Loading) 
     assert loading.called("commit") == []
 
 
-def test_nothing_behind_a_record_that_cannot_be_loaded_is_loaded_of_its_partition(
+def test_no_record_behind_an_unloadable_one_of_its_partition_is_loaded(
     loading: Loading,
 ) -> None:
     progress = loading.run(
@@ -208,7 +208,7 @@ def test_behind_a_faster_loader_reading_resumes_where_that_one_ended(loading: Lo
     assert loading.ids(ONE) == list(range(9))
 
 
-def test_a_batch_around_a_change_of_members_is_read_again_from_what_was_taken(
+def test_a_batch_around_a_change_of_members_is_read_again_behind_the_last_taken_record(
     loading: Loading,
 ) -> None:
     """The batch may hold records from before and after it, of one partition even."""
@@ -223,7 +223,7 @@ def test_a_batch_around_a_change_of_members_is_read_again_from_what_was_taken(
     assert loading.ids(TWO) == [0, 1]
 
 
-def test_nothing_is_committed_while_the_cluster_does_not_say_who_it_is(loading: Loading) -> None:
+def test_no_row_is_committed_while_the_cluster_does_not_give_its_id(loading: Loading) -> None:
     loading.cluster.answers = [False, False]
     seen: list[list[int]] = []
 
@@ -376,7 +376,7 @@ def test_while_memory_is_full_and_the_cluster_is_silent_the_loader_still_ends_wh
     assert loading.ids(ONE) == []
 
 
-def test_progress_is_told_after_each_batch_and_at_the_end(loading: Loading) -> None:
+def test_progress_is_reported_after_each_batch_and_at_the_end(loading: Loading) -> None:
     seen: list[tuple[int, int]] = []
     loading.consumer.steps = [loading.assigned(ONE), of(ONE, 0, 3), loading.stop.set]
     loader = WarehouseLoader("nowhere", TOPIC, "group", loading.directory, flush=NEVER)
@@ -400,7 +400,7 @@ def test_settings_of_the_client_are_taken_but_for_those_that_exactly_once_needs(
     assert config["enable.auto.commit"] is False
 
 
-def test_a_row_waits_no_longer_although_others_come_behind_it(
+def test_a_row_waits_no_longer_when_others_follow(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]

@@ -141,7 +141,7 @@ def test_the_ends_of_a_topic_are_those_of_all_its_partitions(consumer: ScriptedC
     assert consumer.calls[-1] == ("close",)
 
 
-def test_ends_that_are_not_told_are_an_error_and_not_an_empty_topic(
+def test_unknown_partition_ends_are_an_error_and_not_an_empty_topic(
     consumer: ScriptedConsumer,
 ) -> None:
     consumer.topic_error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)

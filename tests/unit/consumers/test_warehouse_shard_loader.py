@@ -34,9 +34,7 @@ LOADER_FAILPOINTS = sorted(
 
 
 @pytest.mark.parametrize("event_format", [AvroFormat(3), JsonFormat()], ids=["avro", "json"])
-def test_rows_come_back_as_the_cells_that_they_are(
-    tmp_path: Path, event_format: EventFormat
-) -> None:
+def test_rows_are_read_back_as_their_cells(tmp_path: Path, event_format: EventFormat) -> None:
     directory, log = table_directory(tmp_path), Log(range(20), event_format)
     loader = ShardLoader(directory, SHARD)
     feed(loader, log, 12)
@@ -113,7 +111,7 @@ def test_offsets_of_a_cluster_may_run_ahead_of_ids_but_ids_never_fall(tmp_path: 
     assert ShardLoader(directory, SHARD, offset_is_added_id=False).next_offset == 6
 
 
-def test_of_two_loaders_at_one_position_one_commits_and_the_other_goes_on_behind_it(
+def test_of_two_loaders_at_one_position_one_commits_and_the_other_continues_behind_it(
     tmp_path: Path,
 ) -> None:
     directory, log = table_directory(tmp_path), Log(range(30))

@@ -49,7 +49,7 @@ def test_a_table_without_rows_takes_the_first_log_that_comes_and_knows_it_afterw
     assert source.accept(FIRST, lambda: LAST, never) == FIRST  # no look at either: it is known
 
 
-def test_a_log_with_the_same_last_rows_is_taken_whatever_became_of_their_bodies(
+def test_a_log_with_the_same_last_rows_is_accepted_although_their_bodies_were_erased(
     source: TableSource,
 ) -> None:
     source.accept(FIRST, dict, never)
@@ -78,7 +78,7 @@ def test_a_log_where_one_last_row_differs_or_is_gone_is_refused_with_both_ids(
 
 
 @pytest.mark.parametrize("cluster_id", [None, "", "../escape", "a" * 65])
-def test_a_cluster_that_does_not_say_who_it_is_is_asked_again(
+def test_a_cluster_that_does_not_give_its_id_is_asked_again(
     source: TableSource, cluster_id: str | None
 ) -> None:
     with pytest.raises(Unavailable, match="does not report its identity"):

@@ -52,7 +52,7 @@ def test_a_table_that_is_open_sees_what_is_committed_later(tmp_path: Path, log: 
     assert not chain.refresh()
 
 
-def test_a_shard_whose_first_commit_was_not_made_holds_nothing(directory: Path) -> None:
+def test_a_shard_folder_without_a_commit_counts_as_no_shard(directory: Path) -> None:
     """Its loader died between making the folder and the commit."""
     (directory / COMMITS / shard_folder(SHARD + 1)).mkdir()
     table = WarehouseTable(directory)
@@ -106,7 +106,7 @@ def test_a_digest_begins_at_the_id_that_is_asked_for(directory: Path, log: Log, 
     )
 
 
-def test_another_body_counts_where_one_is_named(directory: Path, log: Log) -> None:
+def test_digests_use_the_replaced_body_of_a_cell(directory: Path, log: Log) -> None:
     seen = []
 
     def erased(shard: int, added_id: int, body: bytes) -> bytes:

@@ -35,7 +35,7 @@ def test_a_commit_that_was_lost_or_fell_is_found() -> None:
     assert check(LOG, RECORDS, {0: 3}, TO_THE_END, ["it fell"]) == ["it fell"]
 
 
-def test_what_was_read_is_compared_record_by_record() -> None:
+def test_the_grid_check_compares_read_records_one_by_one() -> None:
     expected = [
         Received(each.partition, each.offset, 0, (each.key or "").encode(), b"{}")
         for each in RECORDS

@@ -99,7 +99,7 @@ def _loaded_by_the_client() -> dict[str, str]:
 
 
 @pytest.mark.integration
-def test_the_client_needs_what_is_installed_without_an_extra_and_no_more() -> None:
+def test_the_client_imports_only_dependencies_without_an_extra() -> None:
     declared = {_normal(each) for each in _project()["dependencies"]}
     assert len(declared) <= CLIENT_MAX
     loaded = {name.partition(".")[0] for name in _loaded_by_the_client()}

@@ -179,7 +179,7 @@ def test_a_false_body_of_a_row_is_found(
 
 
 @pytest.mark.parametrize(("call", "nothing"), [("get", None), ("latest", None), ("row", [])])
-def test_an_acknowledged_cell_that_is_told_to_be_absent_is_found(
+def test_an_acknowledged_cell_that_is_reported_absent_is_found(
     datastore: Datastore,
     put_cells: Ledger,
     monkeypatch: pytest.MonkeyPatch,
@@ -206,7 +206,7 @@ def test_another_cell_than_the_one_asked_for_is_found(
         (KeyError("x"), {"no look", "errors"}),
     ],
 )
-def test_a_refusal_is_no_violation_and_any_other_exception_is_one(
+def test_a_refusal_is_no_violation_and_any_other_exception_is_a_violation(
     datastore: Datastore,
     put_cells: Ledger,
     monkeypatch: pytest.MonkeyPatch,

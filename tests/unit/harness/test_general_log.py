@@ -47,7 +47,7 @@ def log(*packets: str, made: bool = True) -> str:
         ("SELECT GET_LOCK('a', 2)", "SHOW SLAVE STATUS", "STOP SLAVE"),
     ],
 )
-def test_guarded_writes_and_what_is_no_write_are_passed_over(packets: tuple[str, ...]) -> None:
+def test_guarded_writes_and_statements_that_write_nothing_pass(packets: tuple[str, ...]) -> None:
     assert unguarded_writes(log(*packets)) == []
 
 

@@ -18,7 +18,7 @@ def good() -> GroupLedger:
     )
 
 
-def test_a_group_that_went_on_from_its_commits_has_no_violation() -> None:
+def test_a_group_that_resumed_from_its_commits_has_no_violation() -> None:
     assert found(good(), {0: 4, 1: 0}) == set()
 
 
@@ -47,7 +47,7 @@ def test_a_position_over_records_that_nobody_handled_is_found() -> None:
     assert found(ledger, {0: 4}) == {"I14", "I8"}
 
 
-def test_what_nobody_read_and_what_was_jumped_over_is_found() -> None:
+def test_an_unread_and_a_skipped_cell_are_found() -> None:
     assert found(good(), {0: 5}) == {"I8"}
     ledger = good()
     ledger.gaps.append("first: 0 went from 1 to 3")

@@ -37,7 +37,7 @@ def test_all_temporary_files_are_there_and_go_with_the_run(memory: Path) -> None
     assert not own(memory).exists()
 
 
-def test_a_folder_that_somebody_chose_is_kept(
+def test_a_temporary_folder_of_the_users_choice_is_kept(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/var/tmp")
@@ -63,7 +63,7 @@ def test_without_a_disk_in_memory_files_are_on_the_disk(
     assert "TMPDIR" not in os.environ
 
 
-def test_a_folder_that_another_run_removes_meanwhile_is_left_to_it(
+def test_a_folder_that_another_run_removes_meanwhile_is_left_to_that_run(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = memory / f"cellfeed-tests-{NOBODY}"
@@ -78,7 +78,7 @@ def test_a_folder_that_another_run_removes_meanwhile_is_left_to_it(
     assert sorted(memory.iterdir()) == [own(memory)]
 
 
-def test_what_killed_runs_left_goes_after_ten_minutes_and_what_runs_stays(memory: Path) -> None:
+def test_leftovers_of_killed_runs_go_after_ten_minutes_and_running_ones_stay(memory: Path) -> None:
     left, recent, living = (
         memory / f"cellfeed-tests-{pid}" for pid in (NOBODY, NOBODY + 1, os.getppid())
     )

@@ -39,7 +39,7 @@ def missing(kinds: set[str], contracts: list[dict[str, Any]]) -> Iterator[str]:
         yield from (f"{place} has {name}, which is no kind" for name in sorted(there - kinds))
 
 
-def test_both_contracts_name_every_kind() -> None:
+def test_every_kind_of_process_is_in_both_import_contracts() -> None:
     assert list(missing(kinds(), contracts())) == []
 
 

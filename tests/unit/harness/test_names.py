@@ -80,6 +80,6 @@ def test_a_name_of_several_meanings_is_found(code: str) -> None:
     assert [fault for name in names(ast.parse(code)) for fault in faults(name)] != []
 
 
-def test_other_words_that_begin_or_end_alike_are_none() -> None:
+def test_words_with_a_forbidden_beginning_or_end_are_permitted() -> None:
     found = [fault for name in ("threshold", "household_s", "satellite") for fault in faults(name)]
     assert found == []

@@ -62,7 +62,7 @@ def always_inside(tmp_path: Path) -> Iterator[Writer]:
     writer.end()
 
 
-def test_whoever_is_stopped_keeps_nobody_from_writing(often_inside: Writer) -> None:
+def test_a_stopped_process_blocks_no_writer(often_inside: Writer) -> None:
     process = psutil.Process(often_inside.process.pid)
     for _ in range(5):
         stop_outside_a_commit(process)
@@ -71,7 +71,7 @@ def test_whoever_is_stopped_keeps_nobody_from_writing(often_inside: Writer) -> N
         process.resume()
 
 
-def test_a_process_that_is_always_inside_a_commit_goes_on(always_inside: Writer) -> None:
+def test_a_process_that_is_always_inside_a_commit_continues(always_inside: Writer) -> None:
     process = psutil.Process(always_inside.process.pid)
     assert holds_a_write_lock(process.pid)
     with pytest.raises(NeverOutsideACommit, match=f"process {process.pid} was stopped"):

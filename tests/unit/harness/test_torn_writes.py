@@ -30,7 +30,7 @@ def test_every_tear_leaves_something_and_not_all() -> None:
     assert list(tears(Written(1, 0, bytes(SECTOR_BYTES)))) == []
 
 
-def test_a_torn_write_leaves_what_was_there_before_or_zeros(tmp_path: Path) -> None:
+def test_a_torn_write_leaves_earlier_bytes_or_zeros(tmp_path: Path) -> None:
     before, after = b"b" * 600, b"a" * 1_200
     file = str(tmp_path / "file")
     steps: list[Step] = [

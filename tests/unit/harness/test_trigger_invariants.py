@@ -58,7 +58,7 @@ def test_an_offset_that_falls_is_found_also_when_it_was_gone_in_between() -> Non
     }
 
 
-def test_a_generation_has_one_holder_and_does_not_come_back() -> None:
+def test_a_generation_has_one_owner_and_does_not_return() -> None:
     first, second, reborn = Holder(7, 1, "a"), Holder(7, 2, "b"), Holder(8, 0, "a")
     assert check_generations([sample(1, 0, first), sample(2, 0, second), sample(3, 0, reborn)]) == {
         "I20": []
@@ -87,7 +87,7 @@ def test_two_processes_in_one_shard_at_the_same_time_are_found() -> None:
     assert check_run_by_one(calls, {B}) == {"I20": []}
 
 
-def test_who_was_overtaken_may_begin_the_cell_that_it_was_about_to_and_no_other() -> None:
+def test_an_overtaken_worker_may_begin_the_cell_it_was_about_to_run_and_no_other() -> None:
     before = [call(0, A, 1, 2), call(2, B, 20, 21)]
     about_to = call(2, A, 31, 32)
     assert check_overtaken([*before, about_to], A, 10, 40) == {"I20": []}

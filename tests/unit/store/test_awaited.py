@@ -95,14 +95,14 @@ def test_a_nudge_ends_a_wait_and_is_no_wake_up(watch: Watch) -> None:
     assert not watch.is_answered
 
 
-def test_other_pokes_are_heard_as_ever(datastore: Datastore, listener: Listener) -> None:
+def test_pokes_of_other_kinds_still_arrive(datastore: Datastore, listener: Listener) -> None:
     poke_once(datastore.state, poke_about("somebody"))
     assert listener.wait(20)
     assert listener.pokes == {poke_about("somebody")}
     assert not datastore.awaited.take(b"w", ("127.0.0.1", 9))
 
 
-def test_nothing_is_sent_once_the_outlets_process_ends() -> None:
+def test_no_poke_is_sent_once_the_outlets_process_has_ended() -> None:
     ended = Awaited()
     assert ended.take(awaited._watch_of("billing"), ("127.0.0.1", 9))
     ended.close()

@@ -52,7 +52,7 @@ def test_a_row_key_may_be_given_as_uuid_text_or_bytes(given_as: object) -> None:
         [ROW],
     ],
 )
-def test_what_is_not_a_uuid_is_refused(bad: object) -> None:
+def test_a_row_key_that_is_no_uuid_is_refused(bad: object) -> None:
     with pytest.raises(InvalidRowKey, match="not a UUID"):
         check_row_key(bad)
 
@@ -68,7 +68,7 @@ def test_column_names_of_one_to_128_bytes_are_allowed(good: str) -> None:
     "bad",
     ["", "x" * 129, "\u00e9" * 65, "a\x00b", "a\nb", "\x7f", "\x85", "\ud800", None, 5, b"BASE"],
 )
-def test_other_column_names_are_refused(bad: object) -> None:
+def test_invalid_column_names_are_refused(bad: object) -> None:
     with pytest.raises(InvalidColumn, match="column name"):
         check_column_name(bad)
 
@@ -142,7 +142,7 @@ def test_shards_outside_the_datastore_are_unknown() -> None:
             check_shard(bad, 16)
 
 
-def test_a_digest_tells_every_part_of_every_cell_apart() -> None:
+def test_digests_differ_when_any_part_of_any_cell_does() -> None:
     base = (0, ROW.bytes, "BASE", 1, b'{"a":1}')
     others = [
         (1, *base[1:]),

@@ -28,7 +28,7 @@ def test_a_datastores_name_must_fit_topics_folders_and_databases(tmp_path: Path,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_commit_that_takes_too_long_is_unknown_and_the_retry_tells(
+def test_a_commit_that_takes_too_long_is_unknown_and_a_retry_settles_it(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cellfeed.store.datastore.PUT_TIMEOUT_S", 0.05)
@@ -73,7 +73,7 @@ def test_a_closed_datastore_refuses_every_call(tmp_path: Path) -> None:
             call()
 
 
-def test_a_commit_wakes_those_who_listen(datastore: Datastore) -> None:
+def test_a_commit_wakes_its_listeners(datastore: Datastore) -> None:
     listener = Listener(datastore.state, "reader-1")
     try:
         assert not listener.wait(0)
@@ -101,7 +101,7 @@ def test_a_poke_to_followers_that_are_gone_does_no_harm(datastore: Datastore) ->
     poker.poke()
 
 
-def test_an_address_that_is_none_costs_nobody_else_a_wake_up(datastore: Datastore) -> None:
+def test_an_invalid_address_costs_no_other_listener_a_wake_up(datastore: Datastore) -> None:
     listener = Listener(datastore.state, "reader-1")
     datastore.state.commit({"wakeups/a": b"{}", "wakeups/b": b"\xff", "wakeups/z": b'{"host": 7}'})
     try:

@@ -55,7 +55,7 @@ def test_how_many_share_a_value_is_looked_at_in_all_samples_where_only_some_are_
     assert "alice" not in named
 
 
-def test_what_a_row_has_together_is_in_no_copy_more_often_than_chance() -> None:
+def test_values_of_one_row_stay_together_in_no_copy_more_often_than_by_chance() -> None:
     # 600 rows with a pair each of 25 by 24 values, every pair once: as much in common as there can
     # be, and each pair is one row's own.
     bodies = [
@@ -70,7 +70,7 @@ def test_what_a_row_has_together_is_in_no_copy_more_often_than_chance() -> None:
     assert same < 30  # one or so by chance
 
 
-def test_the_one_who_has_most_rows_is_no_more_public_than_the_others() -> None:
+def test_the_row_key_with_most_rows_is_no_more_public_than_the_others() -> None:
     bodies = [
         {"driver": "d-popular" if number % 5 == 0 else f"d-{number:07}", "city": "Berlin"}
         for number in range(ROWS)
@@ -122,7 +122,7 @@ PLANTED = st.text(
     planted=st.lists(PLANTED, min_size=3, max_size=3, unique=True),
     times=st.integers(1, SHARED_ROW_KEYS_MIN - 1),
 )
-def test_a_trained_dictionary_holds_no_planted_value_of_few_row_keys(
+def test_a_trained_dictionary_has_no_planted_value_of_few_row_keys(
     planted: list[str], times: int
 ) -> None:
     text, name, in_list = planted

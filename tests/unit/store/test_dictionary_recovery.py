@@ -75,7 +75,7 @@ def having(*dictionaries: Dictionary) -> Table:
     return Table({each.dictionary_id: each for each in dictionaries})
 
 
-def test_it_comes_from_the_file_else_from_another_place() -> None:
+def test_a_lost_dictionary_is_restored_from_the_file_or_else_from_another_node() -> None:
     hurt = Table(lost=[ONE, TWO])
     done = recover([place("c1", "a", hurt), place("c1", "b", having(ONE, TWO))], [TWO])
     assert hurt.restored == [ONE, TWO]
@@ -85,7 +85,7 @@ def test_it_comes_from_the_file_else_from_another_place() -> None:
     ]
 
 
-def test_another_content_of_the_same_id_is_never_taken() -> None:
+def test_another_content_of_the_same_id_is_never_restored() -> None:
     hurt, other = Table(lost=[ONE]), Table({ONE.dictionary_id: SameId(ONE.dictionary_id)})
     in_file = cast("Dictionary", SameId(ONE.dictionary_id))
     with pytest.raises(DictionaryLost, match=f"{ONE.name} of column 'BASE' on c1/a"):
@@ -93,20 +93,20 @@ def test_another_content_of_the_same_id_is_never_taken() -> None:
     assert hurt.restored == []
 
 
-def test_one_that_is_nowhere_is_named_after_all_others_came_back() -> None:
+def test_a_dictionary_without_any_copy_is_named_after_all_others_were_restored() -> None:
     first, second = Table(lost=[ONE, TWO]), Table(lost=[ONE, TWO])
     with pytest.raises(DictionaryLost, match=r"on c1/a, .* on c1/b is whole nowhere"):
         recover([place("c1", "a", first), place("c1", "b", second)], [TWO])
     assert first.restored == second.restored == [TWO]
 
 
-def test_one_that_was_never_in_use_is_not_missed() -> None:
+def test_a_lost_dictionary_that_was_never_in_use_needs_no_copy() -> None:
     hurt = Table(lost=[ONE], unused=[ONE])
     assert recover([place("", "store", hurt)]) == []
     assert hurt.restored == []
 
 
-def test_it_is_taken_from_the_cluster_that_was_named_alone() -> None:
+def test_a_dictionary_is_restored_only_from_the_named_cluster() -> None:
     hurt = Table(lost=[ONE])
     places = [place("c1", "a", hurt), place("c1", "b", having(ONE)), place("c2", "d", Table())]
     with pytest.raises(DictionaryLost):

@@ -175,7 +175,7 @@ def test_a_dictionary_that_saves_little_is_not_kept(
             train("BASE", bodies)
 
 
-def test_a_dictionary_with_which_one_body_comes_back_otherwise_is_not_kept(
+def test_a_dictionary_that_decodes_one_body_wrongly_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     happened = Event()

@@ -80,7 +80,7 @@ def test_a_batch_has_a_null_value_for_every_cell_without_a_body(
         assert (event.body_json == ERASED_JSON) == (record.value is None)
 
 
-def test_a_null_value_that_tells_of_no_cell_is_damage(log: list[StoredCell]) -> None:
+def test_a_null_value_of_no_cell_is_damage(log: list[StoredCell]) -> None:
     key = row_key_text(log[0].row_key)
     whole = {"added_id": b"1", "column_name": b"BASE", "ref_key": b"1"}
     assert decode_record(0, key, None, whole, 0).added_id == 1
@@ -95,7 +95,7 @@ def test_a_null_value_that_tells_of_no_cell_is_damage(log: list[StoredCell]) -> 
             decode_record(0, key_of, None, headers, 0)
 
 
-def test_every_view_shows_what_tells_of_an_erasure_and_no_condition_holds_for_an_erased_body(
+def test_every_view_shows_an_erasures_entry_and_no_condition_matches_an_erased_body(
     log: list[StoredCell],
 ) -> None:
     def shown(view: View) -> list[int]:
@@ -142,7 +142,7 @@ def test_a_batch_trigger_passes_erased_cells_over(datastore: Datastore) -> None:
     assert sorted(seen) == [1, 3, 5]
 
 
-def test_what_is_parked_of_an_erased_row_goes_with_its_texts(datastore: Datastore) -> None:
+def test_parked_cells_of_an_erased_row_go_with_their_texts(datastore: Datastore) -> None:
     parked = ParkedCells(datastore.state)
     datastore.when_erased(parked.forget_row)
 

@@ -95,7 +95,7 @@ def test_a_job_that_dies_behind_its_claim_is_followed_by_another(
         DataDamaged("a body without its dictionary"),
     ],
 )
-def test_one_that_cannot_be_done_stays_on_record_with_the_reason_until_it_is(
+def test_a_failed_erasure_stays_on_record_with_the_reason_until_it_is_done(
     error: CellfeedError, datastore: Datastore, job: ErasureJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -115,7 +115,7 @@ def test_one_that_cannot_be_done_stays_on_record_with_the_reason_until_it_is(
     assert (bodies(datastore, ROW), datastore.unended_erasures.all()) == (0, [])
 
 
-def test_nothing_is_done_when_it_cannot_be_put_on_record(
+def test_no_row_is_erased_when_the_erasure_cannot_be_recorded(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -127,7 +127,7 @@ def test_nothing_is_done_when_it_cannot_be_put_on_record(
     assert len(datastore.engine.scan(0, 0, 100)) == 6
 
 
-def test_what_is_under_way_is_left_alone_and_one_of_two_jobs_takes_what_is_due(
+def test_an_erasure_under_way_is_left_alone_and_one_of_two_jobs_takes_a_due_one(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = datastore.unended_erasures
@@ -146,7 +146,7 @@ def test_what_is_under_way_is_left_alone_and_one_of_two_jobs_takes_what_is_due(
     assert [row for [(row, _)] in taken] == [ROW]
 
 
-def test_a_note_that_was_written_anew_is_not_taken_away_by_who_wrote_the_one_before(
+def test_a_note_written_again_is_not_removed_by_the_writer_of_the_earlier_one(
     datastore: Datastore,
 ) -> None:
     notes = datastore.unended_erasures
@@ -159,7 +159,7 @@ def test_a_note_that_was_written_anew_is_not_taken_away_by_who_wrote_the_one_bef
     assert notes.all() == []
 
 
-def test_the_job_goes_on_while_the_state_table_is_away_and_ends_when_it_is_told_to(
+def test_the_job_continues_while_the_state_table_is_away_and_ends_when_stopped(
     datastore: Datastore, job: ErasureJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erasures, "LOOK_EVERY_S", 0.01)

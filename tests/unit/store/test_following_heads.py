@@ -85,7 +85,7 @@ def test_a_look_that_ends_at_once_is_taken_before_its_caller_reads() -> None:
     run(use)
 
 
-def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_no_other() -> None:
+def test_every_listener_of_a_log_learns_of_every_erasure_in_it_once_and_of_no_other() -> None:
     told: list[int] = []
 
     async def within(executor: ThreadPoolExecutor) -> None:
@@ -108,7 +108,7 @@ def test_whoever_keeps_something_of_a_log_is_told_of_every_erasure_once_and_of_n
     assert told == [1, 1]
 
 
-def test_a_change_of_a_leader_epoch_is_counted_and_nothing_else_is() -> None:
+def test_only_a_change_of_a_leader_epoch_is_counted() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         before = heads.epoch_changes
         counters.watermarks[0] = 7
@@ -135,9 +135,7 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def test_what_was_committed_before_a_refresh_is_seen_after_it_even_when_an_older_read_is_under_way() -> (  # noqa: E501
-    None
-):
+def test_a_refresh_shows_earlier_commits_although_an_older_read_is_under_way() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.hold = threading.Event()
         counters.looked.clear()
@@ -197,7 +195,7 @@ def test_a_look_that_failed_is_shared_with_nobody() -> None:
     run(use)
 
 
-def test_a_watermark_never_falls_whatever_a_late_read_says() -> None:
+def test_a_watermark_never_falls_after_a_late_read() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.watermarks[0] = 9
         await heads.refresh()
@@ -219,7 +217,7 @@ def test_a_log_start_that_moves_up_is_seen() -> None:
     run(use)
 
 
-def test_who_waits_is_woken_by_its_own_shards_only() -> None:
+def test_a_waiter_is_woken_by_its_own_shards_only() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         first, second, both = (
             await begun(heads, 0),
@@ -237,7 +235,7 @@ def test_who_waits_is_woken_by_its_own_shards_only() -> None:
     run(use)
 
 
-def test_nobody_waits_for_a_watermark_that_has_moved_already() -> None:
+def test_a_waiter_for_a_watermark_that_has_moved_already_returns_at_once() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         watch = heads.watch([0, 1])
         counters.watermarks[0] = 7
@@ -270,7 +268,7 @@ def test_a_wait_ends_with_its_time_and_leaves_nothing_behind() -> None:
     run(use)
 
 
-def test_a_read_in_the_background_tells_its_error_and_the_next_one_works() -> None:
+def test_an_error_of_a_background_read_is_reported_and_the_next_one_works() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         told: list[BaseException] = []
         failed = asyncio.Event()
@@ -300,7 +298,7 @@ def _fail(error: BaseException) -> None:
     pytest.fail(f"the refresh failed: {error!r}")
 
 
-def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(
+def test_a_wake_up_without_a_reader_is_put_off_until_the_next_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cellfeed.store.following.heads.WATCHED_S", -1.0)
@@ -321,7 +319,7 @@ def test_a_wake_up_that_nobody_is_there_for_is_put_off_until_somebody_reads(
     run(use)
 
 
-def test_who_waits_is_woken_however_long_ago_the_last_read_was(
+def test_a_waiter_is_woken_however_long_ago_the_last_read_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cellfeed.store.following.heads.WATCHED_S", -1.0)
@@ -355,7 +353,7 @@ def test_wake_ups_while_cells_wait_for_a_minion_cost_no_looks_of_their_own(
     run(use)
 
 
-def test_what_a_minion_has_after_a_pause_is_shown_without_another_wake_up() -> None:
+def test_cells_that_reach_a_minion_after_a_pause_are_shown_without_another_wake_up() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.waiting_for_a_minion = 1
         before = counters.reads

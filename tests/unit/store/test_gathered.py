@@ -59,7 +59,7 @@ class Lots:
         return raised
 
 
-def test_what_comes_while_one_lot_is_under_way_is_done_together() -> None:
+def test_requests_during_one_lot_are_done_together_in_the_next() -> None:
     lots = Lots()
     assert lots.run([1, 2, 3]) == {}
     assert lots.done == [[0], [1, 2, 3]]
@@ -76,7 +76,7 @@ def test_of_a_lot_that_failed_each_does_its_own_and_hears_of_its_own_error() -> 
     assert sorted(lots.done) == [[0], [1], [3]]
 
 
-def test_an_outcome_that_is_not_known_is_told_to_all_of_its_lot() -> None:
+def test_an_unknown_outcome_is_reported_to_all_of_its_lot() -> None:
     def fail(items: Sequence[int]) -> None:
         if len(items) > 1:
             raise OutcomeUnknown("no answer")

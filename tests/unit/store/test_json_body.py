@@ -87,7 +87,7 @@ class Oddity(dict[str, int]):
         ("{}", "not an object"),
     ],
 )
-def test_what_json_cannot_carry_is_refused_by_name(body: object, reason: str) -> None:
+def test_values_that_json_lacks_are_refused_by_name(body: object, reason: str) -> None:
     with pytest.raises(InvalidBody, match=reason):
         canonical_json.canonical(body)
 
@@ -149,7 +149,7 @@ def test_a_body_that_contains_itself_is_refused() -> None:
         canonical_json.canonical(body)
 
 
-def test_a_body_may_have_so_many_bytes_and_no_more() -> None:
+def test_a_body_has_at_most_the_limit_of_bytes_as_json() -> None:
     room = BODY_BYTES_MAX - len(b'{"a":""}')
     assert len(canonical_json.canonical({"a": "x" * room})) == BODY_BYTES_MAX
     with pytest.raises(BodyTooLarge, match="1048577 bytes"):

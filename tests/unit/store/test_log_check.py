@@ -51,7 +51,7 @@ class Answers:
 
 
 @pytest.mark.parametrize("most", [1, 7, 5_000])
-def test_what_one_answer_does_not_hold_is_no_gap(most: int) -> None:
+def test_cells_beyond_one_answers_limit_are_no_gap(most: int) -> None:
     found, looked_at, lost = Findings(), list[int](), {0, 1_999, 2_000, 2_500, 4_499}
     check_log(
         "here",

@@ -52,7 +52,7 @@ def test_a_cell_that_does_not_say_so_explains_nothing(body: bytes) -> None:
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(0, 40))
-def test_exactly_what_is_not_there_is_missing(lost: set[int], start: int) -> None:
+def test_exactly_the_absent_ids_are_missing(lost: set[int], start: int) -> None:
     there = [number for number in range(start, 41) if number not in lost]
     found = missing([(number, "BASE", b"{}") for number in there], start, 41)
     assert {number for each in found for number in each} == {

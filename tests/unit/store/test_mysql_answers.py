@@ -154,7 +154,7 @@ def test_rows_come_as_from_the_driver(data: st.DataObject) -> None:
         [],
     ],
 )
-def test_whatever_comes_is_taken_or_refused_as_by_the_driver(packets: list[bytes]) -> None:
+def test_any_answer_is_accepted_or_refused_as_by_the_driver(packets: list[bytes]) -> None:
     one, other = both(wire(packets))
     assert one == other
 

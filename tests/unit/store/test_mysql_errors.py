@@ -48,7 +48,7 @@ def error(code: int) -> pymysql.err.MySQLError:
 
 
 @pytest.mark.parametrize("code", EVERY_CODE)
-def test_before_a_commit_is_sent_nothing_is_written_whatever_fails(code: int) -> None:
+def test_no_error_before_a_commit_is_sent_counts_as_written(code: int) -> None:
     found = failed("db:3306", error(code))
     assert type(found) is StorageUnavailable
     assert found.definite
@@ -106,7 +106,7 @@ def test_an_error_without_a_code_is_a_lost_connection(raised: BaseException) -> 
 
 
 @pytest.mark.parametrize("when", [failed, commit_failed])
-def test_a_damaged_index_is_told_as_damage(when: object) -> None:
+def test_a_damaged_index_is_reported_as_damage(when: object) -> None:
     found = when("db", error(INDEX_CORRUPT))  # type: ignore[operator]
     assert isinstance(found, DataDamaged)
     assert "restore" in str(found)
@@ -126,7 +126,7 @@ def test_a_damaged_index_is_told_as_damage(when: object) -> None:
         (1044, "rights"),
     ],
 )
-def test_what_an_operator_can_do_is_told(code: int, advice: str) -> None:
+def test_an_error_that_an_operator_can_mend_names_the_remedy(code: int, advice: str) -> None:
     assert advice in str(failed("db", error(code)))
 
 
@@ -143,7 +143,7 @@ def test_giving_way_and_a_dead_connection_are_worth_another_try(code: int) -> No
 
 
 @pytest.mark.parametrize("code", [LOCK_TIMEOUT, READ_ONLY, TABLE_FULL, TOO_MANY])
-def test_what_would_fail_again_or_has_waited_long_is_not(code: int) -> None:
+def test_an_error_that_would_recur_or_has_waited_long_is_not_retriable(code: int) -> None:
     assert not worth_another_try(chained(error(code)))
     assert not worth_another_try(StorageUnavailable("the connections are closed"))
 
@@ -152,7 +152,7 @@ def test_a_time_out_is_not_tried_again() -> None:
     assert not worth_another_try(chained(error(LOST), TimeoutError("timed out")))
 
 
-def test_the_words_of_the_server_are_told_but_not_without_end() -> None:
+def test_the_servers_words_are_reported_up_to_a_limit() -> None:
     found: CellfeedError = failed("db", pymysql.err.DataError(1406, "x" * 10_000))
     assert "1406" in str(found)
     assert len(str(found)) < 500

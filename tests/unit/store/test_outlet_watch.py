@@ -95,7 +95,7 @@ def test_hundreds_of_waiters_share_each_look(datastore: Datastore, moved: Moved)
     ]
 
 
-def test_an_answer_for_many_says_to_each_what_became_of_its_own_places() -> None:
+def test_an_answer_for_many_waiters_gives_each_the_outcome_of_its_own_places() -> None:
     passed = Passed(
         "it", [Place(0, 3), Place(0, 7), Place(1, 5)], [PlaceRange(0, 2, 8), PlaceRange(2, 0, 9)]
     )
@@ -105,7 +105,7 @@ def test_an_answer_for_many_says_to_each_what_became_of_its_own_places() -> None
     assert part_of(passed, [Places(1, 6, 6)]).handled
 
 
-def test_an_error_for_the_places_of_one_waiter_is_no_other_ones(
+def test_an_error_for_the_places_of_one_waiter_reaches_no_other(
     datastore: Datastore, moved: Moved
 ) -> None:
     [first, *_] = [each for each in put(datastore, 9) if each.shard == 0]

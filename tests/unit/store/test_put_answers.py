@@ -137,7 +137,7 @@ def test_several_threads_may_wait_for_one_answer() -> None:
     assert got == [[stored(1)]] * 8
 
 
-def test_callers_that_are_called_have_their_answer_by_then_and_hold_up_nobody_with_an_error(
+def test_callbacks_have_their_answer_when_called_and_an_error_in_one_delays_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[list[PutResult]] = []

@@ -47,7 +47,7 @@ def test_large_bodies_make_small_batches() -> None:
     ("error", "outcome"),
     [(StorageUnavailable("away"), Outcome.FAILED), (OutcomeUnknown("no answer"), Outcome.UNKNOWN)],
 )
-def test_a_later_batch_that_fails_leaves_the_first_ones_told(
+def test_a_later_batch_that_fails_leaves_the_outcomes_of_the_first_ones(
     error: StorageUnavailable | OutcomeUnknown, outcome: Outcome
 ) -> None:
     calls: list[int] = []
@@ -77,7 +77,7 @@ def test_the_first_batch_failing_is_the_error_of_the_call() -> None:
         put_in_batches(cells(2), away, lambda _: 3)
 
 
-def test_an_item_that_is_refused_has_its_shard_when_its_row_key_is_one() -> None:
+def test_a_refused_item_has_its_shard_when_its_row_key_is_valid() -> None:
     asked: list[int] = []
 
     def shards() -> int:

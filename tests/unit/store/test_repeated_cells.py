@@ -25,7 +25,7 @@ def test_every_later_cell_of_a_triple_names_the_first() -> None:
     assert outcomes_before([CELL, other, CELL, CELL], {}) == [None, None, 0, 0]
 
 
-def test_an_erased_row_is_refused_whatever_else_would_be_answered() -> None:
+def test_an_erased_row_is_refused_before_any_other_answer() -> None:
     stored = PutResult(Outcome.EXISTS, 3, 7)
     kept = new_cell(UUID(int=2), "BASE", 1, {"n": 1})
     answers = without_erased(

@@ -10,7 +10,7 @@ import pytest
 from cellfeed.store.repeated_warnings import WARN_EVERY_S, RepeatedWarning
 
 
-def test_a_warning_that_comes_again_and_again_is_told_now_and_then_with_the_number_of_those_in_between(  # noqa: E501
+def test_a_repeated_warning_is_logged_now_and_then_with_the_number_in_between(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now_s = 0.0

@@ -131,7 +131,7 @@ def test_a_target_of_a_link_that_is_replaced_is_noticed(
         same.check()
 
 
-def test_what_a_folder_does_not_show_is_found_by_the_next_look(
+def test_a_change_that_the_folders_time_does_not_show_is_found_by_the_next_look(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mount over the file, for one."""

@@ -34,7 +34,7 @@ def settings_of(connection: sqlite3.Connection) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("way", ["write", "read", "snapshot"])
-def test_every_connection_syncs_each_commit_and_checkpoints_nothing_by_itself(
+def test_every_connection_syncs_each_commit_and_checkpoints_only_on_request(
     file: SqliteFile, way: str
 ) -> None:
     ways: dict[str, Callable[[], object]] = {

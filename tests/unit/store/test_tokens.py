@@ -75,7 +75,7 @@ def test_a_token_of_a_store_without_identities_is_one_too() -> None:
         17,
     ],
 )
-def test_what_is_no_token_is_refused_with_the_form(text: object) -> None:
+def test_an_invalid_token_is_refused_with_the_right_form(text: object) -> None:
     with pytest.raises(InvalidRequest, match="token"):
         Token.of(text)
 

@@ -74,7 +74,7 @@ def test_calls_that_wait_are_committed_together_in_the_order_they_came() -> None
     assert len(commits) == 2
 
 
-def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_goes_on() -> None:
+def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_continues() -> None:
     engine = GatedEngine()
     engine.fail_next = StorageUnavailable("disk")
     writer = writer_over(engine)
@@ -87,7 +87,7 @@ def test_a_failed_group_fails_each_of_its_calls_and_the_next_group_goes_on() -> 
     assert engine.groups == [[1]], "what failed is put again by its caller alone"
 
 
-def test_a_full_queue_refuses_and_what_was_accepted_is_written(
+def test_a_full_queue_refuses_and_accepted_calls_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cellfeed.store.commit.write_queue.WRITE_QUEUE_CELLS_MAX", 3)
@@ -141,7 +141,7 @@ def test_a_call_taken_back_leaves_its_room_to_others(
     assert engine.groups == [[0]]
 
 
-def test_a_group_holds_at_most_so_many_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_has_at_most_the_limit_of_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cellfeed.store.commit.write_queue.GROUP_CELLS_MAX", 4)
     engine = GatedEngine()
     writer = writer_over(engine)
@@ -158,7 +158,7 @@ def large(number: int, size: int) -> NewCell:
     return new_cell(UUID(int=0), "BASE", number, {"x": "y" * (size - len('{"x":""}'))})
 
 
-def test_a_group_holds_at_most_so_many_bytes_and_a_larger_call_is_a_group_of_its_own(
+def test_a_group_has_at_most_the_limit_of_bytes_and_a_larger_call_is_a_group_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cellfeed.store.commit.write_queue.GROUP_BYTES_MAX", 100)
@@ -206,7 +206,7 @@ def test_too_large_a_call_is_refused_and_an_empty_one_is_nothing() -> None:
     assert engine.groups == []
 
 
-def test_closing_writes_what_waits_and_then_refuses() -> None:
+def test_closing_writes_waiting_calls_and_then_refuses() -> None:
     engine = GatedEngine()
     writer = writer_over(engine)
     writer.queue([cell(0)])
@@ -228,7 +228,7 @@ def await_waiting(writer: GroupCommitWriter, calls: int) -> None:
         time.sleep(0.001)
 
 
-def test_callers_that_come_back_are_waited_for_and_written_together(
+def test_callers_that_return_are_waited_for_and_written_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_SHARE", 1e9)
@@ -257,7 +257,7 @@ def test_callers_that_come_back_are_waited_for_and_written_together(
     assert [len(group) for group in engine.groups] == [1, *[8] * 19, 7]
 
 
-def test_callers_that_do_not_come_back_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_that_do_not_return_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cellfeed.store.commit.group_commit, "_GATHER_SHARE", 1e9)
     engine = GatedEngine()
     writer = writer_over(engine)
@@ -303,7 +303,7 @@ class Hook:
     ids=repr,
 )
 @pytest.mark.parametrize("which", ["on_commit", "on_results"])
-def test_whatever_a_hook_raises_the_committed_group_is_answered_and_the_next_is_written(
+def test_an_error_of_a_hook_leaves_the_committed_group_answered_and_the_next_written(
     which: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine, hook = GatedEngine(), Hook(error)

@@ -67,7 +67,7 @@ def test_get_gives_a_cell_the_latest_or_the_whole_row(run: Run) -> None:
     assert '{"text":"[red]x[/nothing]"}' in run("get", KEY, "NOTES").out
 
 
-def test_scan_reads_a_log_from_an_id_or_a_time_and_says_where_it_goes_on(
+def test_scan_reads_a_log_from_an_id_or_a_time_and_prints_the_next_id(
     run: Run, opened: Datastore
 ) -> None:
     fill(opened, 40)

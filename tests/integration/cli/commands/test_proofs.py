@@ -90,7 +90,7 @@ def test_verify_finds_one_digest_in_store_topic_and_table_and_a_difference_is_ex
     assert run("warehouse", "status", "--json").lines[0]["rows"] == 60
 
 
-def test_wrong_sql_is_one_line_that_says_what_is_wrong(run: Run, run_dir: RunDir) -> None:
+def test_wrong_sql_is_reported_in_one_line_with_the_fault(run: Run, run_dir: RunDir) -> None:
     make_table(run_dir.inside("warehouse"), "trips")
     for sql in ("SELEC 1", "SELECT nothing FROM cells"):
         said = run("warehouse", "query", sql)
@@ -153,9 +153,7 @@ def unavailable(*_arguments: object) -> None:
     raise StorageUnavailable("away, says the test")
 
 
-def test_what_was_skipped_and_what_has_no_cell_any_more_is_exported_too(
-    run: Run, opened: Datastore
-) -> None:
+def test_export_covers_skipped_ids_and_cells_that_are_gone(run: Run, opened: Datastore) -> None:
     park(opened, 3)
     assert run("parked", "export", "billing").lines[0]["body"] is None
     run("parked", "skip", "billing", "1/3", "--reason", "paid by hand")

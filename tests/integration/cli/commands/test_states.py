@@ -24,7 +24,7 @@ def test_a_stopped_trigger_is_shown_and_resumed(run: Run, opened: Datastore) -> 
     assert run("parked", "resume", "billing").code == 1
 
 
-def test_status_tells_processes_logs_and_lag(run: Run, run_dir: RunDir, opened: Datastore) -> None:
+def test_status_shows_processes_logs_and_lag(run: Run, run_dir: RunDir, opened: Datastore) -> None:
     fill(opened, 10)
     ends = {shard: head.watermark for shard, head in opened.heads().items()}
     from cellfeed.bridge.coordination.contract import CommittedOffset
@@ -55,7 +55,7 @@ def test_status_tells_processes_logs_and_lag(run: Run, run_dir: RunDir, opened: 
     assert "down" in text
 
 
-def test_status_tells_of_loops_that_died(run: Run, run_dir: RunDir, opened: Datastore) -> None:
+def test_status_names_loops_that_died(run: Run, run_dir: RunDir, opened: Datastore) -> None:
     assert run("status", "--json").lines[0]["processes"][0]["troubles"] == []
     run_dir.say_troubles("worker", [LoopTrouble("writer-trips", "MemoryError: [/x]", 1, True, 0.0)])
     said = "writer-trips is dead, restart the process: MemoryError: [/x]"
@@ -127,7 +127,7 @@ def test_a_command_that_is_not_understood_is_exit_code_2(
     assert "Traceback" not in said.err
 
 
-def test_the_version_is_told(run: Run) -> None:
+def test_the_version_option_prints_the_version(run: Run) -> None:
     from cellfeed import __version__
 
     assert run("--version").out.startswith(f"cellfeed {__version__}\nembedded store: reads ")

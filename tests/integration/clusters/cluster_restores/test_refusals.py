@@ -66,7 +66,7 @@ def test_a_restore_that_one_cluster_refuses_changes_none(
         TestCluster("c1", dict(zip("abc", servers, strict=True)), servers_of(servers)).bare()
 
 
-def test_a_restore_changes_no_cluster_while_another_ones_servers_hold_something_else(
+def test_a_restore_changes_no_cluster_while_a_server_of_another_one_has_foreign_data(
     embedded: Datastore, servers: list[MariaDB], tmp_path: Path
 ) -> None:
     backup = backed_up(embedded, tmp_path)

@@ -105,7 +105,7 @@ def test_a_put_that_gives_way_in_a_deadlock_is_run_again(
     assert_log_is_whole(engine, 2)
 
 
-def test_a_counter_that_stays_locked_is_told_and_writes_nothing(
+def test_a_put_behind_a_locked_counter_gets_an_error_and_writes_nothing(
     engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -123,7 +123,7 @@ def test_a_counter_that_stays_locked_is_told_and_writes_nothing(
         assert [result.outcome for result in impatient.put(cells(10))] == [Outcome.STORED] * 10
 
 
-def test_a_commit_held_back_holds_the_next_of_its_shard_and_no_other(
+def test_a_delayed_commit_delays_the_next_of_its_shard_and_of_no_other(
     engine: MySqlEngine, proxy: TcpProxy
 ) -> None:
     mine = [cell for cell in cells(100) if shard_of(cell.row_key, SHARDS) == 2]

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 
-def test_a_connection_lost_between_the_commit_and_its_answer_is_unknown_and_the_retry_tells(
+def test_a_put_is_unknown_when_its_connection_is_lost_after_the_commit_and_a_retry_settles_it(
     engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
 ) -> None:
     rule = proxy.on_query("COMMIT", Action.CUT_AFTER)
@@ -92,7 +92,9 @@ def test_a_put_that_is_cut_off_in_the_middle_of_its_bytes_never_runs(
     assert [result.outcome for result in engine.put(large)] == [Outcome.STORED] * 20
 
 
-def test_the_same_holds_for_the_state_table(engine: MySqlEngine, proxy: TcpProxy) -> None:
+def test_a_state_commit_is_unknown_when_its_connection_is_lost_after_the_commit(
+    engine: MySqlEngine, proxy: TcpProxy
+) -> None:
     rule = proxy.on_query("COMMIT", Action.CUT_AFTER)
     with pytest.raises(OutcomeUnknown):
         engine.state.commit({"a": b"1"}, expect={"a": None})

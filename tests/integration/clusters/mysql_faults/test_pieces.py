@@ -56,7 +56,7 @@ def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("answered")
-def test_cells_of_which_some_were_stored_before_are_each_told_what_they_came_to(
+def test_each_cell_of_a_partly_repeated_put_gets_its_own_outcome(
     engine: MySqlEngine,
 ) -> None:
     engine.put(cells(10, first=100))

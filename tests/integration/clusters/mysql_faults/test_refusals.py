@@ -40,7 +40,7 @@ pytestmark = pytest.mark.integration
 SMALL_DISK_BYTES = 220 << 20
 
 
-def test_a_read_only_server_writes_nothing_whatever_the_user_may(
+def test_a_read_only_server_writes_nothing_even_for_a_privileged_user(
     engine: MySqlEngine, direct: Connection[Any]
 ) -> None:
     query(direct, "SET GLOBAL read_only = 1")
@@ -83,7 +83,7 @@ def _take_connections(port: int, taken: ExitStack) -> None:
         taken.enter_context(closing(pymysql.connect(host="127.0.0.1", port=port, user="root")))
 
 
-def test_a_server_without_a_connection_left_is_unavailable_until_there_is_one(
+def test_a_server_without_a_free_connection_is_unavailable_until_one_is_free(
     engine: MySqlEngine, empty_mariadb: MariaDB, direct: Connection[Any]
 ) -> None:
     before = int(query(direct, "SELECT @@GLOBAL.max_connections")[0][0])
@@ -137,7 +137,9 @@ def own_server() -> Iterator[MariaDB]:
         yield server
 
 
-def test_what_a_killed_server_had_committed_is_there_when_it_is_back(own_server: MariaDB) -> None:
+def test_cells_that_a_killed_server_committed_are_there_after_its_restart(
+    own_server: MariaDB,
+) -> None:
     with (
         TcpProxy(own_server.port, mysql=True) as proxy,
         closing(open_engine(proxy.port, create=True)) as engine,

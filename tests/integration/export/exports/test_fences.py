@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("kafka")]
 @pytest.mark.parametrize(
     "overtaken", [False, True], ids=["nobody took its units", "its units were taken over meanwhile"]
 )
-def test_in_a_new_session_an_exporter_goes_on_with_its_units_unless_somebody_has_fenced_it(
+def test_an_exporter_with_a_new_session_continues_its_units_unless_they_were_fenced(
     kafka: Kafka, store: Datastore, overtaken: bool
 ) -> None:
     export = export_to(kafka, units=1)
@@ -145,7 +145,7 @@ def twenty_exported(kafka: Kafka, place: Path, store: Datastore) -> Export:
     return export
 
 
-def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(
+def test_a_producer_whose_unit_was_taken_over_cannot_commit_its_open_transaction(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = twenty_exported(kafka, place, store)
@@ -163,7 +163,7 @@ def test_a_producer_whose_unit_was_taken_over_cannot_commit_what_it_had_begun(
     assert check_equal(store, export) == 20
 
 
-def test_what_a_partition_that_lost_records_takes_is_never_committed(
+def test_a_transaction_into_a_partition_that_lost_records_is_never_committed(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = twenty_exported(kafka, place, store)

@@ -58,7 +58,7 @@ LONGER_S = 3.0
 """Than the second for which a record is kept where a test says so."""
 
 
-def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(
+def test_a_too_large_cell_is_parked_with_the_reason_and_the_partition_continues(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka, record_bytes_max=8_192)
@@ -75,7 +75,7 @@ def test_what_is_too_large_is_parked_with_the_reason_and_the_partition_goes_on(
     )
 
 
-def test_what_is_too_large_has_a_claim_check_where_that_is_configured(
+def test_a_too_large_cell_has_a_claim_check_where_that_is_configured(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka, record_bytes_max=8_192, too_large="claim_check")
@@ -86,7 +86,7 @@ def test_what_is_too_large_has_a_claim_check_where_that_is_configured(
     assert not ParkedCells(store.state).all(export.group)
 
 
-def test_a_paused_export_stands_still_with_the_reason_and_goes_on(
+def test_a_paused_export_stands_still_with_the_reason_and_resumes(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka)
@@ -109,7 +109,7 @@ def test_a_paused_export_stands_still_with_the_reason_and_goes_on(
     assert check_equal(store, export) == 100
 
 
-def test_a_forgotten_export_holds_up_no_trim_and_its_name_may_be_begun_anew(
+def test_a_forgotten_export_delays_no_trim_and_its_name_may_be_used_again(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export, coordinator, by = (
@@ -163,7 +163,7 @@ def _die() -> None:
     raise Died
 
 
-def test_a_difference_is_found_while_the_export_goes_on(
+def test_verify_finds_a_difference_while_the_export_continues(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka)
@@ -194,7 +194,7 @@ def test_a_difference_is_found_while_the_export_goes_on(
             )
 
 
-def test_with_zookeeper_the_offsets_are_there_and_the_export_goes_on_while_it_is_away(
+def test_offsets_are_in_zookeeper_and_the_export_continues_while_zookeeper_is_away(
     kafka: Kafka, place: Path, store: Datastore, tmp_path: Path, zookeeper_server: ZooKeeper
 ) -> None:
     export = export_to(kafka)
@@ -221,7 +221,7 @@ def test_with_zookeeper_the_offsets_are_there_and_the_export_goes_on_while_it_is
     assert check_equal(store, export) == 400
 
 
-def test_while_the_cluster_is_away_an_exporter_waits_in_the_memory_that_it_had_and_goes_on_by_itself(  # noqa: E501
+def test_an_exporter_waits_in_bounded_memory_while_the_cluster_is_away_and_resumes(
     tmp_path: Path, place: Path, store: Datastore
 ) -> None:
     if reason := local_kafka.why_not():

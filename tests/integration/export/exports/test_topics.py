@@ -182,7 +182,7 @@ def set_policy(admin: AdminClient, export: Export, policy: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(METADATA_S)
 
 
-def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken_it(
+def test_an_export_continues_behind_a_trim_and_stands_still_when_one_has_overtaken_it(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export, coordinator = export_to(kafka), StoreCoordinator(store.state)
@@ -235,7 +235,7 @@ def test_an_export_goes_on_behind_a_trim_and_stands_still_when_one_has_overtaken
     assert all(verdict.equal for verdict in verify_export(again, store))
 
 
-def test_a_restore_is_told_how_far_the_partitions_are(
+def test_a_restore_reads_how_far_the_exported_partitions_are(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka)

@@ -74,7 +74,7 @@ def test_a_server_is_made_a_cluster_and_keeps_its_data_through_kill_9_and_down(p
     assert not accepts(port)
 
 
-def test_nobody_comes_in_over_tcp_without_the_password_and_it_listens_on_loopback_only(
+def test_the_server_listens_on_loopback_only_and_asks_for_the_password_over_tcp(
     place: Path,
 ) -> None:
     needs_mariadb()

@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 
-def test_with_credentials_nobody_else_reads_or_writes_and_they_are_shown_nowhere(
+def test_only_clients_with_credentials_read_or_write_znodes_and_no_output_shows_the_credentials(
     zookeeper_server: ZooKeeper, datastore: Datastore, chroot: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -92,7 +92,7 @@ def test_every_call_ends_in_time_when_zookeeper_hangs_or_is_gone(
         server.kill()
 
 
-def test_a_host_that_is_gone_without_a_word_takes_its_share_of_a_session_and_no_more(
+def test_an_unreachable_host_uses_up_at_most_its_share_of_a_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[float] = []

@@ -30,7 +30,7 @@ from tests.support.local_zookeeper import ZooKeeper
 pytestmark = pytest.mark.integration
 
 
-def test_a_chroot_is_of_one_history_and_of_the_first_restore_of_it(
+def test_a_chroot_belongs_to_one_history_and_to_the_first_restore_of_it(
     zookeeper_server: ZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
     """Stores of one name: staging's in production's configuration, and one backup that was restored

@@ -17,7 +17,7 @@ from cellfeed.store.errors import DataDamaged, InvalidRequest, StaleWriter
 pytestmark = pytest.mark.integration
 
 
-def test_offsets_are_decimal_text_where_kafkas_tools_look_for_them(
+def test_offsets_are_decimal_text_at_the_paths_of_kafkas_tools(
     coordinator: ZooKeeperCoordinator, by_hand: KazooClient, chroot: str
 ) -> None:
     coordinator.commit_offsets("billing", {("trips", 3): CommittedOffset(4711, 2, "by a consumer")})

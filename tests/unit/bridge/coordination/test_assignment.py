@@ -48,7 +48,7 @@ def test_no_division_that_is_even_moves_fewer_partitions(
 
 
 @given(st.integers(0, 200), MEMBERS, st.sets(st.sampled_from("abcdxyz")), st.data())
-def test_who_is_waited_for_keeps_what_it_has_and_the_others_divide_the_rest_evenly(
+def test_an_awaited_member_keeps_its_shards_and_the_others_divide_the_rest_evenly(
     partitions: int, members: set[str], awaited: set[str], data: st.DataObject
 ) -> None:
     current = data.draw(

@@ -153,7 +153,7 @@ def test_a_cell_that_is_skipped_while_it_runs_counts_as_skipped_alone(
     assert len(state.list("skipped/g/")) == 1
 
 
-def test_a_cell_that_is_skipped_while_it_fails_does_not_come_back(
+def test_a_cell_skipped_while_it_fails_is_not_parked_again(
     state: SqliteState, slow: Interrupted
 ) -> None:
     by_hand, worker = ParkedCells(state), ParkedCells(cast("StateTable", slow))
@@ -164,7 +164,7 @@ def test_a_cell_that_is_skipped_while_it_fails_does_not_come_back(
     assert state.get("tries/noted") is not None
 
 
-def test_thousands_are_claimed_but_for_one_that_somebody_takes_between_the_look_and_the_commit(
+def test_thousands_of_shards_are_claimed_but_one_taken_between_look_and_commit(
     state: SqliteState, slow: Interrupted
 ) -> None:
     first, second = coordinator(slow), coordinator(state)

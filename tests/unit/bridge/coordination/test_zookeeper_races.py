@@ -108,7 +108,7 @@ def test_a_lead_that_changes_hands_between_the_look_and_the_commit_assigns_nothi
     assert other.assignment("g") == {0: "b"}
 
 
-def test_a_process_that_another_era_was_declared_beside_claims_nothing_by_the_old_one(
+def test_a_process_of_an_earlier_era_claims_no_shard(
     coordinators: tuple[ZooKeeperCoordinator, ZooKeeperCoordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entry of the era changes between the comparison and the mark of the claim."""
@@ -158,7 +158,7 @@ class Interrupted(SqliteState):
 
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["new", "deleted by hand"])
-def test_two_that_make_a_group_at_once_are_in_the_same_one(
+def test_two_members_that_make_a_group_at_once_join_the_same_one(
     tmp_path: Path, is_deleted: bool
 ) -> None:
     """Before each call of one's join, the other joins as a whole."""

@@ -82,7 +82,7 @@ def test_sequential_names_are_never_used_twice(client: TreeClient) -> None:
     assert made == sorted(set(made))
 
 
-def test_what_is_ephemeral_goes_with_its_session(tree: ZooKeeperTree, client: TreeClient) -> None:
+def test_ephemeral_znodes_end_with_their_session(tree: ZooKeeperTree, client: TreeClient) -> None:
     ending, paused = tree.begin(10), tree.begin(0.05)
     for each, path in ((client, "/stays"), (ending, "/closed"), (paused, "/expired")):
         each.commit([Create(path, ephemeral=True)])

@@ -65,13 +65,15 @@ def compress(name: CompressionName, text: bytes) -> bytes:
     | st.binary(min_size=1, max_size=20).map(lambda piece: piece * 9_000)
 )
 @settings(max_examples=40, deadline=None)
-def test_what_was_compressed_is_what_comes_out(name: CompressionName, text: bytes) -> None:
+def test_a_compressed_batch_decompresses_to_the_original(
+    name: CompressionName, text: bytes
+) -> None:
     assert decompressed(name, compress(name, text)) == text
 
 
 @pytest.mark.parametrize("name", _CODECS)
 @pytest.mark.parametrize("size", [32 << 10, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 1_000_000])
-def test_what_cannot_be_made_smaller_comes_out_as_well(name: CompressionName, size: int) -> None:
+def test_incompressible_bytes_survive_compression(name: CompressionName, size: int) -> None:
     text = os.urandom(size)
     found = compress(name, text)
     assert decompressed(name, found) == text

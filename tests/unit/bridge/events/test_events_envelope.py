@@ -86,7 +86,7 @@ def test_record_keys_are_the_row_keys_as_text(row_keys: list[bytes]) -> None:
 
 
 @given(SHARDS, ADDED_IDS, COLUMNS, REF_KEYS, MOMENTS_US, BODIES)
-def test_avro_envelopes_are_what_fastavro_writes_and_reads(
+def test_avro_envelopes_equal_fastavros_in_both_directions(
     shard: int, added_id: int, column: str, ref_key: int, created_at_us: int, body: dict[str, Any]
 ) -> None:
     cell, text = (
@@ -175,7 +175,7 @@ def test_the_bytes_of_a_known_cell_never_change() -> None:
     created_at_us=0,
     body={"\\": '\\"},"body":{}', "big": 2**64 - 1, "small": 5e-324},
 )
-def test_a_cell_comes_back_from_its_value_exactly(
+def test_a_cell_is_decoded_exactly_from_its_value(
     event_format: EventFormat,
     shard: int,
     added_id: int,
@@ -217,7 +217,7 @@ def test_a_cut_or_lengthened_value_is_never_taken_for_a_cell(event_format: Event
 
 @pytest.mark.parametrize("event_format", FORMATS, ids=lambda f: f.name)
 @given(data=st.data())
-def test_what_decodes_is_what_would_be_written(
+def test_encoding_a_decoded_value_gives_the_same_bytes(
     event_format: EventFormat, data: st.DataObject
 ) -> None:
     """Damage anywhere is an error, or it makes another whole and valid value: never a value that is
@@ -300,7 +300,7 @@ def avro_value(**changed: Any) -> bytes:
     ],
     ids=lambda changed: str(changed)[:50],
 )
-def test_avro_of_what_no_cell_can_be_is_damage(changed: dict[str, Any]) -> None:
+def test_avro_bytes_that_decode_to_no_cell_are_damage(changed: dict[str, Any]) -> None:
     assert decode_envelope(avro_value()).shard == 3
     with pytest.raises(DataDamaged):
         decode_envelope(avro_value(**changed))

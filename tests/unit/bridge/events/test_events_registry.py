@@ -110,7 +110,7 @@ def test_a_topic_that_appears_later_is_a_subject_at_once() -> None:
     assert registry.version("trips.NEW-value", "latest").schema_id == ENVELOPE_ID
 
 
-def test_declared_topics_are_subjects_and_unlisted_ones_are_there_for_whoever_asks() -> None:
+def test_declared_topics_are_subjects_and_unlisted_ones_are_found_by_name() -> None:
     registry = SchemaRegistry(
         "trips",
         lambda: ["JSON"],
@@ -213,7 +213,7 @@ def test_the_envelope_is_looked_up_and_registered_under_the_id_it_has() -> None:
         ("BREW", "/subjects", b"", 405, 405),
     ],
 )
-def test_what_is_refused_says_so_with_confluents_code(
+def test_refusals_have_confluents_error_codes(
     method: str, path: str, body: bytes, status: int, error_code: int
 ) -> None:
     found, answer = call(method, path, body)
@@ -226,7 +226,9 @@ def test_what_is_refused_says_so_with_confluents_code(
     ("error", "status"),
     [(StorageUnavailable("the store is closed"), 503), (DataDamaged("a row does not decode"), 500)],
 )
-def test_a_store_that_is_out_is_told_as_such(error: CellfeedError, status: int) -> None:
+def test_a_registry_whose_store_is_unavailable_answers_with_that_error(
+    error: CellfeedError, status: int
+) -> None:
     def columns() -> list[str]:
         raise error
 

@@ -42,7 +42,7 @@ def shown(view: View, *bodies: dict[str, Any]) -> list[tuple[int, dict[str, Any]
     return [(each.added_id, json.loads(body)) for each, body in zip(cells, read, strict=True)]
 
 
-def test_a_cell_is_shown_when_all_conditions_hold_and_keeps_its_added_id() -> None:
+def test_a_view_shows_a_cell_that_meets_all_conditions_under_its_added_id() -> None:
     conditions = [Condition("payment.kind", "=", value="card"), Condition("tip", "exists")]
     bodies: list[dict[str, Any]] = [
         {"payment": {"kind": "card"}},
@@ -77,7 +77,7 @@ def test_equality_is_that_of_json_texts_but_for_numbers(one: Any, other: Any) ->
     )
 
 
-def test_a_projection_keeps_fields_where_they_were_and_leaves_out_what_is_missing() -> None:
+def test_a_projection_keeps_the_order_of_fields_and_leaves_missing_ones_out() -> None:
     view = View(fields=["fare.cents", "vendor", "nothing.here"])
     assert shown(view, {"fare": {"cents": 5, "tip": 1}, "vendor": "CMT", "x": [1]}) == [
         (0, {"fare": {"cents": 5}, "vendor": "CMT"})
@@ -104,12 +104,12 @@ def test_a_column_is_a_view() -> None:
         View(column=""),
     ],
 )
-def test_what_cannot_be_meant_is_refused(view: View) -> None:
+def test_an_invalid_view_declaration_is_refused(view: View) -> None:
     with pytest.raises(InvalidRequest):
         view.check()
 
 
-def test_a_condition_on_null_is_one() -> None:
+def test_a_condition_on_null_matches_null() -> None:
     condition = msgspec.json.decode(b'{"field":"a","op":"=","value":null}', type=Condition)
     assert [added_id for added_id, _ in shown(View(filter=[condition]), {"a": None}, {})] == [0]
 
@@ -161,7 +161,7 @@ def test_headers_name_the_cell_and_the_epoch_under_which_it_was_written() -> Non
         (View(fields=["a"]), [0, 1, 2]),
     ],
 )
-def test_every_view_shows_an_erasure_and_no_condition_holds_for_an_erased_body(
+def test_every_view_shows_an_erasure_and_no_condition_matches_an_erased_body(
     view: View, added_ids: list[int]
 ) -> None:
     cells = [

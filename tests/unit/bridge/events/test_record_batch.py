@@ -53,7 +53,7 @@ def with_checksum(batch: bytes | bytearray) -> bytes:
 
 @pytest.mark.parametrize("event_format", FORMATS, ids=lambda f: f.name)
 @given(data=st.data())
-def test_a_batch_of_cells_comes_back_cell_by_cell(
+def test_a_batch_of_cells_is_decoded_cell_by_cell(
     event_format: EventFormat, data: st.DataObject
 ) -> None:
     base = data.draw(st.integers(0, 2**40) | st.integers(0, 20_000))
@@ -75,7 +75,7 @@ def test_a_batch_of_cells_comes_back_cell_by_cell(
 
 
 @given(data=st.data())
-def test_other_readers_see_the_same_records(data: st.DataObject) -> None:
+def test_other_libraries_decode_the_same_records(data: st.DataObject) -> None:
     base = data.draw(st.integers(0, 2**40))
     given_cells = data.draw(cells(base, 9_000))
     batch = encode_record_batch(
@@ -153,7 +153,7 @@ def test_thousands_of_cells_make_one_batch() -> None:
 
 
 @pytest.mark.parametrize(("base_offset", "next_offset"), [(0, 3), (1, 4), (5, 5), (9, 5), (-1, 4)])
-def test_a_range_that_does_not_hold_its_cells_is_refused(
+def test_a_range_that_lacks_some_of_its_cells_is_refused(
     base_offset: int, next_offset: int
 ) -> None:
     with pytest.raises(ValueError, match="batch"):
@@ -190,7 +190,7 @@ def test_a_cut_batch_is_an_error_wherever_it_is_cut() -> None:
             list(decode_record_batches(batch[:length]))
 
 
-def test_nothing_of_a_damaged_batch_is_given_out() -> None:
+def test_no_record_of_a_damaged_batch_is_given_out() -> None:
     whole = plain_batch(3)
     damaged = bytearray(whole)
     damaged[-1] = 2  # one header, which is not there
@@ -211,7 +211,7 @@ EMPTY_RECORD = bytes.fromhex("0c 00 00 00 01 01 00")
 """Length 6; attributes, timestamp and offset 0; no key, no value, no headers."""
 
 
-def test_a_record_without_key_and_value_is_one() -> None:
+def test_a_record_without_key_and_value_is_valid() -> None:
     assert list(decode_record_batches(one_record(EMPTY_RECORD))) == [Record(0, 1000, None, None)]
 
 

@@ -42,7 +42,7 @@ def is_shown(bar: Progress) -> bool:
     return bar.live.is_started
 
 
-def test_the_bar_counts_what_was_there_of_the_shards_that_this_process_has() -> None:
+def test_the_bar_counts_cells_exported_before_for_the_shards_of_this_process() -> None:
     bar = Progress(console=Console(file=io.StringIO(), force_terminal=True), auto_refresh=False)
     looks = _Looks(threading.Event(), bar, {0: 100, 1: 50, 2: 1_000})
     looked(looks, Group({}))

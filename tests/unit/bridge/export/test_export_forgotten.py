@@ -66,7 +66,7 @@ def left(context: ExportContext) -> tuple[bool, int, int]:
     )
 
 
-def test_nothing_is_left_of_it_but_who_did_it_and_why(
+def test_a_forgotten_export_leaves_only_the_operator_and_the_reason(
     context: ExportContext, topic: MemoryTopic
 ) -> None:
     group, state = context.export.group, context.datastore.state
@@ -135,7 +135,7 @@ def test_while_shards_are_still_claimed_nothing_changes(
     assert set(coordinator.owners(group, "trips")) == {2, 9}, "its own claims are let go"
 
 
-def test_two_operators_do_not_forget_it_at_once_and_the_note_of_a_dead_one_holds_nobody_up(
+def test_two_operators_do_not_forget_an_export_at_once_and_a_dead_ones_note_delays_nobody(
     context: ExportContext, coordinator: StoreCoordinator
 ) -> None:
     state, group = context.datastore.state, context.export.group
@@ -158,7 +158,7 @@ def test_two_operators_do_not_forget_it_at_once_and_the_note_of_a_dead_one_holds
 
 
 @pytest.mark.parametrize("kept", ["terms", "offsets", "parked", "records"])
-def test_whatever_there_is_of_it_is_reason_enough(
+def test_an_export_is_forgotten_if_only_one_kind_of_its_records_exists(
     context_of: Contexts,
     datastore: Datastore,
     coordinator: StoreCoordinator,

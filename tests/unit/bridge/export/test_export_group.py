@@ -149,7 +149,7 @@ def test_draining_ends_every_unit_and_leaves_the_group(
         (LOST, "waiting: the Kafka cluster: "),
     ],
 )
-def test_a_topic_that_is_not_known_yet_is_asked_for_again_and_the_reason_told(
+def test_an_unknown_topic_is_asked_for_again_with_the_reason(
     datastore: Datastore, topic: MemoryTopic, stack: ExitStack, error: Exception, said: str
 ) -> None:
     put(datastore, 10)
@@ -182,7 +182,7 @@ def test_a_defect_of_a_unit_is_raised(
         until(lambda: False, "it is raised", one)
 
 
-def test_nothing_can_be_exported_when_all_units_stand_still_and_not_when_one_does(
+def test_an_export_is_refused_when_all_units_stand_still_and_not_when_one_does(
     datastore: Datastore,
     topic: MemoryTopic,
     stack: ExitStack,
@@ -220,7 +220,7 @@ def test_the_topic_is_looked_at_now_and_then_while_units_are_at_work(
     assert "was deleted and made again" in str(one.group.refusal)
 
 
-def test_a_paused_export_gives_everything_back_and_goes_on_afterwards(
+def test_a_paused_export_gives_all_units_back_and_resumes_afterwards(
     datastore: Datastore,
     topic: MemoryTopic,
     stack: ExitStack,

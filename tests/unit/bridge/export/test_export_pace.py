@@ -26,13 +26,13 @@ def paced(look_s: float, transaction_s: float, pace: Pace | None = None) -> Pace
         pytest.param(0.001_4, 0.060, False, id="a broker far away"),
     ],
 )
-def test_it_is_looked_for_meanwhile_where_looking_takes_a_good_part_of_a_transaction(
+def test_a_unit_looks_while_it_commits_where_looks_take_a_large_part_of_a_transaction(
     look_s: float, transaction_s: float, meanwhile: bool
 ) -> None:
     assert paced(look_s, transaction_s).looks_meanwhile is meanwhile
 
 
-def test_nothing_is_looked_for_meanwhile_before_both_were_measured() -> None:
+def test_a_unit_does_not_look_while_it_commits_before_both_times_were_measured() -> None:
     pace = Pace()
     assert not pace.looks_meanwhile
     pace.looked(1.0)

@@ -34,7 +34,7 @@ def found(producer: Useless, raised: BaseException) -> KafkaError:
     return error_of(error.value)
 
 
-def test_what_is_said_at_once_is_the_error() -> None:
+def test_an_error_raised_at_once_by_the_client_is_the_result() -> None:
     assert found(Useless(None), FENCED).code() == KafkaError._FENCED
 
 

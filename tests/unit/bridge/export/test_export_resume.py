@@ -31,7 +31,7 @@ offsets = st.none() | st.builds(
 
 
 @given(tail=tails, saved=offsets, start=st.integers(0, 50), over=st.booleans())
-def test_an_export_goes_on_behind_the_last_record_or_is_refused(
+def test_an_export_continues_behind_the_last_record_or_is_refused(
     tail: Tail, saved: Saved | None, start: int, over: bool
 ) -> None:
     decision = decide(tail, saved, start=start, log_end=END, starts_over=over)
@@ -57,7 +57,7 @@ def test_an_export_goes_on_behind_the_last_record_or_is_refused(
 
 
 @given(tail=tails, saved=offsets, start=st.integers(0, 50))
-def test_what_was_exported_and_is_gone_is_never_begun_again_unless_that_is_configured(
+def test_a_shard_whose_exported_records_are_gone_begins_again_only_where_configured(
     tail: Tail, saved: Saved | None, start: int
 ) -> None:
     gone = tail.added_id is None and (

@@ -73,14 +73,14 @@ def test_without_a_registry_the_id_is_that_of_the_gateways_own() -> None:
         (200, {"hello": "world"}, ProtectData, "no Schema Registry"),
     ],
 )
-def test_what_it_refuses_is_told_and_what_it_may_take_later_is_tried_again(
+def test_a_refused_registration_is_an_error_and_a_retriable_one_is_tried_again(
     status: int, answer: object, error: type[Exception], says: str
 ) -> None:
     with registry(status, answer) as (url, _), pytest.raises(error, match=says):
         register(url, "trips-value", ENVELOPE)
 
 
-def test_one_that_does_not_answer_is_waited_for_and_its_password_is_not_told() -> None:
+def test_a_registry_that_does_not_answer_is_awaited_and_no_error_has_its_password() -> None:
     with pytest.raises(Unavailable) as told:
         register(f"http://user:secret@127.0.0.1:{free_port()}", "trips-value", ENVELOPE)
     assert "secret" not in str(told.value)

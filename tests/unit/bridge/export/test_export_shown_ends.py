@@ -83,7 +83,7 @@ def test_an_end_that_is_not_seen_in_time_is_named(
         shown.wait({0: 9})
 
 
-def test_a_client_that_is_refused_is_asked_no_more(cluster: _Cluster, shown: ShownEnds) -> None:
+def test_a_refused_client_is_not_used_again(cluster: _Cluster, shown: ShownEnds) -> None:
     """It has the leader epochs of before the restart, and learns no others."""
     cluster.ends = [{0: 5}]
     shown.wait({0: 5})

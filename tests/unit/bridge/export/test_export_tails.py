@@ -94,7 +94,7 @@ def test_an_error_that_may_pass_is_waited_out_and_any_other_is_raised() -> None:
     assert consumer.poll(0) is None, "nothing is assigned any more"
 
 
-def test_a_partition_that_does_not_come_to_its_end_is_named(
+def test_a_partition_whose_end_is_not_reached_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tails, "TAIL_READ_S", 0.0)
@@ -137,7 +137,7 @@ def context(context_of: Contexts, datastore: Datastore) -> ExportContext:
     return context_of()
 
 
-def test_a_unit_continues_behind_what_its_partitions_hold_and_mends_the_offsets(
+def test_a_unit_continues_behind_its_partitions_records_and_mends_the_offsets(
     context: ExportContext, topic: MemoryTopic
 ) -> None:
     exported(context, topic, [0, 2])
@@ -205,7 +205,7 @@ def test_a_log_whose_end_nobody_knows_is_waited_for(
         take_over(context, [0, 2])
 
 
-def test_a_topic_that_was_made_again_is_refused_unless_the_export_begins_again_in_it(
+def test_a_topic_made_again_is_refused_unless_the_export_begins_again_in_it(
     context_of: Contexts, datastore: Datastore, topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic.topic_id = "another"

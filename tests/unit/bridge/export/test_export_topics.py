@@ -118,7 +118,7 @@ def test_a_declaration_that_cannot_be_meant_is_refused() -> None:
     assert msgspec.structs.replace(EXPORT, column="BASE").topic_of("trips") == "trips.BASE"
 
 
-def test_what_was_settled_holds_for_every_process_and_a_changed_export_is_refused(
+def test_recorded_terms_apply_to_every_process_and_a_changed_export_is_refused(
     datastore: Datastore,
 ) -> None:
     assert read_terms(datastore, "trips") is None
@@ -260,7 +260,7 @@ def test_a_batch_is_bounded_and_every_shard_gets_its_turn(datastore: Datastore) 
 
 
 @pytest.mark.parametrize("bytes_max", [1, 20_000, TRANSACTION_BYTES_MAX])
-def test_what_is_fetched_ahead_is_what_comes_next_also_behind_a_batch_that_was_cut_short(
+def test_a_prefetched_batch_continues_at_the_end_of_a_shortened_one(
     datastore: Datastore, bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cellfeed.bridge.export.batches.FETCH_AHEAD_CELLS_MIN", 1)

@@ -141,7 +141,7 @@ def test_after_an_error_of_the_cluster_the_unit_is_taken_over_once_more_and_noth
     assert unit.all_saved()
 
 
-def test_what_is_committed_though_the_answer_was_lost_is_not_sent_again(
+def test_records_committed_without_an_answer_are_not_sent_again(
     context_of: Contexts, datastore: Datastore, topic: MemoryTopic
 ) -> None:
     put(datastore, 40)
@@ -165,7 +165,7 @@ def test_waits_grow_after_each_error_and_begin_again_after_a_commit(
     assert [run._next_backoff_s() for _ in range(6)] == [0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 
-def test_a_unit_whose_claims_are_void_ends_before_it_fences_anybody(
+def test_a_unit_with_void_claims_ends_before_it_fences_a_producer(
     context_of: Contexts, datastore: Datastore, coordinator: StoreCoordinator, topic: MemoryTopic
 ) -> None:
     put(datastore, 20)

@@ -133,7 +133,7 @@ def test_a_record_beyond_the_log_is_named_with_the_last_cell_that_is_shown(
     assert found.what == ("the partition holds cell 20, which the log does not show behind cell 11")
 
 
-def test_what_has_differed_is_not_compared_any_further(
+def test_verify_compares_no_record_behind_a_difference(
     context: ExportContext, topic: MemoryTopic, rows: list[UUID]
 ) -> None:
     made = records(context)
@@ -160,7 +160,7 @@ def test_parked_and_skipped_cells_need_no_record_and_those_of_others_do(
     assert look(context).equal
 
 
-def test_what_lies_before_the_start_is_passed_over(
+def test_verify_skips_cells_before_the_exports_start(
     context_of: Contexts, datastore: Datastore, topic: MemoryTopic, rows: list[UUID]
 ) -> None:
     context = context_of(start="latest")
@@ -173,7 +173,7 @@ def test_what_lies_before_the_start_is_passed_over(
     assert (found.equal, found.cells, found.until) == (True, 1, 13)
 
 
-def test_a_cell_that_was_erased_since_is_compared_by_what_is_left_of_it(
+def test_a_cell_erased_since_its_export_is_compared_without_its_body(
     context: ExportContext, topic: MemoryTopic, rows: list[UUID]
 ) -> None:
     made = records(context)

@@ -39,7 +39,7 @@ def as_python(subject: list[list[tuple[Any, str]]]) -> dict[str, object]:
     return {"subject": tuple(tuple((kind[0], value) for kind, value in part) for part in subject)}
 
 
-def test_a_subject_is_written_as_kafka_writes_it() -> None:
+def test_subjects_are_written_in_kafkas_form() -> None:
     parts = ((("organizationName", "example"),), (("commonName", "billing"),))
     assert subject_principal({"subject": parts}) == "CN=billing,O=example"
 
@@ -68,7 +68,7 @@ def test_line_ends_and_other_letters_are_written_so_that_a_log_has_one_line() ->
 
 
 @given(SUBJECTS)
-def test_it_is_the_form_of_a_library_that_knows_the_rules(
+def test_subjects_have_the_form_of_the_cryptography_library(
     subject: list[list[tuple[Any, str]]],
 ) -> None:
     name = x509.Name(

@@ -196,7 +196,7 @@ def test_a_member_is_not_let_in_before_its_group_is_noted(
     run(steps)
 
 
-def test_nothing_is_noted_for_a_group_of_another_coordinator() -> None:
+def test_no_members_are_noted_for_a_group_of_another_coordinator() -> None:
     async def steps(parts: _Parts) -> None:
         await parts.expect(10)
         parts.cluster.error = ErrorCode.not_coordinator

@@ -91,7 +91,7 @@ def test_a_mechanism_that_the_listener_does_not_offer_is_none(gateway: Gateway) 
 
 
 @pytest.mark.parametrize("token", [b"\0alice\0wrong", b"\0bob\0pencil", b"eve\0alice\0pencil"])
-def test_who_fails_is_told_so_later(gateway: Gateway, token: bytes) -> None:
+def test_a_failed_login_is_answered_after_a_delay(gateway: Gateway, token: bytes) -> None:
     gateway.connection.handshake("PLAIN")
     began_s = time.monotonic()
     assert gateway.plain(token) is ErrorCode.sasl_authentication_failed
@@ -100,7 +100,7 @@ def test_who_fails_is_told_so_later(gateway: Gateway, token: bytes) -> None:
     assert gateway.connection.principal is None
 
 
-def test_a_user_who_is_removed_between_two_messages_does_not_come_in(
+def test_a_user_removed_between_two_messages_is_not_authenticated(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = gateway.connection
@@ -130,7 +130,7 @@ def last_message(first: bytes, challenge: bytes, password: str) -> bytes:
     ("user", "password", "principal"),
     [("alice", PASSWORD, "alice"), ("alice", "other", None), ("bob", PASSWORD, None)],
 )
-def test_who_knows_the_password_comes_in_by_scram(
+def test_a_user_with_the_right_password_is_authenticated_by_scram(
     gateway: Gateway, user: str, password: str, principal: str | None
 ) -> None:
     connection = gateway.connection
@@ -160,7 +160,7 @@ def test_two_exchanges_have_two_nonces() -> None:
     assert len(challenges) == 2
 
 
-def test_no_password_fits_a_user_who_is_not_there(
+def test_no_password_authenticates_an_unknown_user(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "is_password", lambda *_: True)
@@ -168,7 +168,7 @@ def test_no_password_fits_a_user_who_is_not_there(
     assert gateway.plain(b"\0bob\0pencil") is ErrorCode.sasl_authentication_failed
 
 
-def test_of_two_who_add_a_user_at_once_one_is_told(
+def test_of_two_operators_that_add_a_user_at_once_one_gets_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(SqliteState(tmp_path / "state.sqlite3")) as state:
@@ -204,7 +204,7 @@ def test_a_later_user_of_a_name_begins_without_rights(tmp_path: Path) -> None:
         ({}, (Acl("alice", "topic", "trips", "read"),), False),
     ],
 )
-def test_everything_is_allowed_only_where_there_are_neither_users_nor_acls(
+def test_all_requests_are_permitted_only_where_there_are_neither_users_nor_acls(
     users: dict[str, User], acls: tuple[Acl, ...], is_open: bool
 ) -> None:
     security = Security(users, frozenset(acls), b"")

@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
 
 
 @pytest.mark.parametrize("place", [3, BLOCK_CELLS + 3], ids=["a full block", "the open end"])
-def test_what_was_read_before_an_erasure_is_neither_given_nor_kept(
+def test_a_block_read_before_an_erasure_is_neither_given_nor_kept(
     store: Datastore, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
     held = Held(encode_range)
@@ -66,7 +66,7 @@ def test_what_was_read_before_an_erasure_is_neither_given_nor_kept(
         assert place in [record.offset for record in records(batches) if record.value is None]
 
 
-def test_the_end_that_was_kept_before_an_erasure_is_not_given_with_new_cells_behind_it(
+def test_an_end_kept_before_an_erasure_is_not_given_with_new_cells_behind_it(
     store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, place = Held(encode_range), BLOCK_CELLS + 3

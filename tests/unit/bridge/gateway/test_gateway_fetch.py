@@ -114,7 +114,7 @@ def test_a_cluster_that_is_away_fails_its_own_partitions_only_and_nothing_of_the
         with_gateway(datastore, use)
 
 
-def test_an_answer_whose_time_is_used_up_has_one_batch_and_every_partition_still_comes_to_its_end(
+def test_an_answer_whose_time_is_used_up_has_one_batch_and_later_ones_reach_every_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any time every answer is cut: of views in which nothing matches as well, below "now"
@@ -179,7 +179,7 @@ def test_an_answer_whose_time_is_used_up_has_one_batch_and_every_partition_still
         )
 
 
-def test_what_comes_while_a_fetch_reads_is_the_next_ones_and_no_cell_is_read_twice(
+def test_cells_committed_during_a_fetch_are_in_the_next_one_and_none_is_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More cells come, and are shown, while the ends of all logs are being read: as under a steady
@@ -264,7 +264,7 @@ def test_what_comes_while_a_fetch_reads_is_the_next_ones_and_no_cell_is_read_twi
     [("trips", 200), ("trips", 6_000), ("trips@latest", 2_000)],
     ids=["the open ends", "full blocks", "@latest"],
 )
-def test_what_is_trimmed_while_it_is_read_is_out_of_range_and_the_other_partitions_go_on(
+def test_a_partition_trimmed_during_a_fetch_is_out_of_range_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, cells: int
 ) -> None:
     scan, scan_many = SqliteEngine.scan, SqliteEngine.scan_many

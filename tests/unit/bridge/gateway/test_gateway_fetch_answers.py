@@ -90,7 +90,7 @@ def test_a_partition_is_read_at_offsets_of_its_log_in_its_epoch(
     assert fetches.ask(offset, epoch=epoch) == [error]
 
 
-def test_who_comes_from_a_gateway_that_has_shown_more_is_not_out_of_range(
+def test_a_client_of_a_gateway_that_has_shown_more_is_not_out_of_range(
     fetches: Fetches,
 ) -> None:
     fetches.told.heads.fresher = {0: Head(2, 20, 20, 3, 0)}
@@ -109,7 +109,7 @@ def test_a_partition_whose_cluster_is_away_says_so(fetches: Fetches) -> None:
     assert fetches.ask(2) == [ErrorCode.not_leader_or_follower]
 
 
-def test_what_was_trimmed_while_it_was_read_is_out_of_range(
+def test_a_fetch_of_cells_trimmed_while_they_are_read_is_out_of_range(
     fetches: Fetches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def trimming(*about: Any) -> list[Batch]:
@@ -131,13 +131,15 @@ def test_one_batch_is_sent_however_small_the_answer_and_none_when_it_is_full(
     assert [len(each.records or b"") // BATCH_BYTES for each in fetches.answers] == sent
 
 
-def test_who_was_given_records_has_the_next_turn_behind_the_others(fetches: Fetches) -> None:
+def test_a_partition_that_gave_records_has_its_next_turn_behind_the_others(
+    fetches: Fetches,
+) -> None:
     for sent in ([1, 0], [0, 1], [1, 0]):
         fetches.ask(2, 2, max_bytes=1)
         assert [len(each.records or b"") // BATCH_BYTES for each in fetches.answers] == sent
 
 
-def test_nobody_waits_for_longer_than_the_limit(
+def test_no_fetch_waits_for_longer_than_the_limit(
     fetches: Fetches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_01_fetch, "FETCH_WAIT_MAX_S", 0.05)

@@ -198,5 +198,5 @@ def run_moves(seed: int, moves: list[str]) -> None:
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 30), st.lists(st.sampled_from(MOVES), min_size=10, max_size=30))
-def test_what_is_kept_of_fetches_changes_no_answer(seed: int, moves: list[str]) -> None:
+def test_answers_with_kept_fetches_equal_the_models(seed: int, moves: list[str]) -> None:
     run_moves(seed, moves)

@@ -104,9 +104,7 @@ def test_a_request_with_every_field_set_is_read_with_the_schemas_help(version: i
 
 
 @given(st.sampled_from(VERSIONS), st.data())
-def test_a_frame_that_is_none_is_refused_and_nothing_else_happens(
-    version: int, data: st.DataObject
-) -> None:
+def test_an_invalid_frame_is_refused_without_an_effect(version: int, data: st.DataObject) -> None:
     frame = bytearray(frame_of(version, {"a": [(0, 5), (1, 6)], "b": [(1, 2)]}))
     for _ in range(data.draw(st.integers(0, 3))):
         frame[data.draw(st.integers(_BODY, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -123,7 +121,7 @@ def test_a_frame_that_is_none_is_refused_and_nothing_else_happens(
         assert read_fetch(cut, head) == wanted
 
 
-def test_no_more_elements_are_read_than_any_request_may_have(
+def test_a_frame_with_more_elements_than_any_request_may_have_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frame = frame_of(12, {"a": [(n, 0) for n in range(20)]})

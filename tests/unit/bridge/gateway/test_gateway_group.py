@@ -107,7 +107,7 @@ def test_a_follower_that_joins_unchanged_gets_the_generation_at_once() -> None:
     assert state_of(group) is State.PREPARING
 
 
-def test_heartbeats_tell_of_a_rebalance_and_keep_the_session() -> None:
+def test_heartbeats_report_a_rebalance_and_keep_the_session() -> None:
     group, leader, follower = stable_pair()
     assert group.heartbeat(follower, None, 2, 5) is ErrorCode.none
     assert group.heartbeat(follower, None, 1, 5) is ErrorCode.illegal_generation
@@ -427,7 +427,7 @@ def test_the_protocol_that_most_members_like_best_is_chosen() -> None:
     assert group.protocol == "roundrobin"
 
 
-def test_a_restarted_follower_of_an_old_client_hears_who_leads() -> None:
+def test_a_restarted_follower_of_an_old_client_learns_the_leader() -> None:
     group = Group("g", initial_delay_s=0)
     answers = Answers()
     group.join(request(instance_id="leads", version=8), answers.to("leads"), 0)

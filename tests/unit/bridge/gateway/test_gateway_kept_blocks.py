@@ -21,7 +21,7 @@ def kept(size: int = 1_000) -> KeptBlocks:
     return KeptBlocks(size)
 
 
-def test_a_trim_drops_what_begins_below_it_and_nothing_of_other_shards() -> None:
+def test_a_trim_drops_kept_blocks_below_it_in_its_shard_only() -> None:
     blocks = kept()
     for number in range(3):
         blocks.keep_full(LOG, number, block(number * N, (number + 1) * N))
@@ -39,7 +39,7 @@ def test_a_trim_drops_what_begins_below_it_and_nothing_of_other_shards() -> None
     assert blocks.end(OTHER_SHARD, N, N + 10)[1] == N + 10
 
 
-def test_what_was_encoded_before_a_trim_is_not_kept_or_read_after_it() -> None:
+def test_a_block_encoded_before_a_trim_is_not_kept_or_read_after_it() -> None:
     blocks = kept()
     blocks.trim(3, 5)
     blocks.keep_full(LOG, 0, block(0, N))

@@ -60,7 +60,7 @@ def test_a_session_continues_with_its_epoch_alone(clock: Clock) -> None:
     assert session.epoch == 1
 
 
-def test_nobody_continues_the_session_of_another_connection(clock: Clock) -> None:
+def test_no_connection_continues_the_session_of_another(clock: Clock) -> None:
     fetches = kept(clock)
     mine, others = opened(fetches, ME, 3), opened(fetches, OTHER, 3)
     assert mine is not None
@@ -79,7 +79,7 @@ def test_a_session_of_names_is_not_continued_by_ids(clock: Clock) -> None:
     assert fetches.continued(ME, request) is ErrorCode.fetch_session_topic_id_error
 
 
-def test_a_request_adds_changes_and_forgets_what_it_names(clock: Clock) -> None:
+def test_a_request_adds_changes_and_forgets_the_partitions_that_it_names(clock: Clock) -> None:
     fetches = kept(clock)
     session = opened(fetches, ME, 3)
     assert session is not None
@@ -95,7 +95,7 @@ def test_a_request_adds_changes_and_forgets_what_it_names(clock: Clock) -> None:
     assert fetches.partitions == 3
 
 
-def test_what_is_kept_ends_with_its_connection_and_with_a_fetch_without_session(
+def test_a_kept_fetch_ends_with_its_connection_and_with_a_fetch_without_session(
     clock: Clock,
 ) -> None:
     fetches = kept(clock)
@@ -144,7 +144,7 @@ def test_a_smaller_one_makes_room_for_a_larger_one_once_it_has_been_there_for_a_
     assert large.is_closed is False
 
 
-def test_one_that_grows_beyond_the_limit_is_no_session_any_more(clock: Clock) -> None:
+def test_a_session_that_grows_beyond_the_limit_is_ended(clock: Clock) -> None:
     fetches = kept(clock, session_max=4)
     session = opened(fetches, ME, 3)
     assert session is not None

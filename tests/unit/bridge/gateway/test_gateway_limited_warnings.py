@@ -16,7 +16,7 @@ from tests.unit.bridge.gateway.test_gateway_connection import connect, with_gate
 TOLD_MAX = 3
 
 
-def test_what_is_beyond_the_limit_is_counted_and_told_in_one_line(
+def test_warnings_beyond_the_limit_are_counted_and_logged_in_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def run() -> None:
@@ -39,7 +39,7 @@ def test_what_is_beyond_the_limit_is_counted_and_told_in_one_line(
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_as_few_as_the_limit_are_told_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_up_to_the_limit_are_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         warnings = LimitedWarnings(
             logging.getLogger("cellfeed.test"), "peers refused", TOLD_MAX, 0.01

@@ -31,7 +31,7 @@ TLS: dict[str, Any] = {"certificate": "c.pem", "key": "k.pem"}
         Listener(mechanisms=()),
     ],
 )
-def test_what_protects_the_cells_is_let_through(listener: Listener) -> None:
+def test_listeners_that_protect_the_cells_are_accepted(listener: Listener) -> None:
     check_listener(listener)
 
 
@@ -45,7 +45,9 @@ def test_what_protects_the_cells_is_let_through(listener: Listener) -> None:
         Listener(host="128.0.0.1"),
     ],
 )
-def test_what_would_show_every_cell_is_refused_with_the_way_out(listener: Listener) -> None:
+def test_a_listener_that_shows_every_cell_to_all_is_refused_with_the_remedy(
+    listener: Listener,
+) -> None:
     with pytest.raises(ProtectData, match="set security: sasl_tls"):
         check_listener(listener)
 
@@ -63,7 +65,7 @@ def test_what_would_show_every_cell_is_refused_with_the_way_out(listener: Listen
         Listener(security="sasl_plaintext", mechanisms=()),
     ],
 )
-def test_what_does_not_fit_together_is_refused(listener: Listener) -> None:
+def test_contradicting_listener_settings_are_refused(listener: Listener) -> None:
     with pytest.raises(InvalidRequest, match="listener 'default'"):
         check_listener(listener)
 

@@ -42,7 +42,7 @@ def topic(name: str, error: ErrorCode) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", range(14))
 @pytest.mark.parametrize("nodes", [[1], [1, 2, 200]])
-def test_prepared_partitions_are_what_the_protocols_schema_says(
+def test_prepared_partitions_equal_the_encoding_of_the_protocols_schema(
     version: int, nodes: list[int]
 ) -> None:
     leaders = (1, 2, 1)
@@ -72,7 +72,7 @@ def test_prepared_partitions_are_what_the_protocols_schema_says(
     )
 
 
-def test_partitions_are_prepared_once_until_what_is_in_them_changes() -> None:
+def test_partitions_are_prepared_once_until_their_content_changes() -> None:
     found = MetadataPartitions()
     epochs = dict(EPOCHS)
     leaders = (1, 2, 1)

@@ -65,7 +65,7 @@ def log_of(written: Sequence[tuple[int, str, int]]) -> list[StoredCell]:
 
 
 @given(st.lists(triples, max_size=60), st.data())
-def test_any_piece_shows_what_is_newest_and_nothing_of_which_a_newer_cell_is_in_the_shown_log(
+def test_a_read_of_latest_shows_each_newest_cell_and_none_with_a_newer_one_in_the_shown_log(
     written: list[tuple[int, str, int]], data: st.DataObject
 ) -> None:
     cells = log_of(written)
@@ -133,7 +133,7 @@ steps = st.one_of(
     [(0, "BASE", 1), (0, "BASE", 0)],
     [("fetch", (1, 0)), ("put", (0, "BASE", 2)), ("fetch", (8, 0))],
 )
-def test_whoever_reads_from_an_offset_to_the_end_has_the_newest_of_each_row_and_column_that_lies_there(  # noqa: E501
+def test_a_reader_of_latest_from_an_offset_to_the_end_has_the_newest_of_each_row_and_column(
     begin: int, before: list[tuple[int, str, int]], then: list[tuple[str, Any]]
 ) -> None:
     written = dict.fromkeys(before)
@@ -159,7 +159,7 @@ def test_whoever_reads_from_an_offset_to_the_end_has_the_newest_of_each_row_and_
 
 
 @given(st.lists(triples, max_size=20), st.lists(triples, max_size=20), st.integers(1, 7))
-def test_one_connection_is_shown_the_newest_of_what_was_there_and_every_cell_that_came(
+def test_one_connection_sees_the_newest_cells_at_its_start_and_every_later_one(
     before: list[tuple[int, str, int]], after: list[tuple[int, str, int]], cells: int
 ) -> None:
     log = LogOfCells(log_of(before))
@@ -175,7 +175,7 @@ def test_one_connection_is_shown_the_newest_of_what_was_there_and_every_cell_tha
     assert client.seen[len(newest_of(log.cells[:now])) :] == list(range(now, len(log.cells)))
 
 
-def test_a_fetch_goes_on_with_a_read_from_where_its_last_answer_was_only() -> None:
+def test_a_fetch_continues_a_read_only_where_its_last_answer_ended() -> None:
     reads = LatestReads()
     assert reads.live_from(READER, 10, 100) == 100
     reads.answered(READER, 10, 40)
@@ -194,7 +194,7 @@ def test_a_fetch_goes_on_with_a_read_from_where_its_last_answer_was_only() -> No
     assert reads.live_from(READER._replace(shard=1), 10, 500) == 500
 
 
-def test_no_more_reads_are_remembered_than_the_limit_and_those_that_go_on_stay() -> None:
+def test_at_most_the_limit_of_reads_is_remembered_and_continued_ones_stay() -> None:
     reads = LatestReads(reads_max=2)
     for shard in range(5):
         assert reads.live_from(READER._replace(shard=0), 0, shard + 1) == 1
@@ -216,7 +216,7 @@ def read(log: LogOfCells, live_from: int, bytes_max: int, until_s: float) -> lis
 @pytest.mark.parametrize(
     ("bytes_max", "until_s", "pieces"), [(1 << 30, inf, 4), (1, inf, 1), (1 << 30, 0.0, 1)]
 )
-def test_an_answer_ends_at_now_or_when_bytes_or_time_are_used_up_but_always_goes_on(
+def test_an_answer_ends_at_now_or_when_bytes_or_time_are_used_up_but_always_advances(
     bytes_max: int, until_s: float, pieces: int
 ) -> None:
     end = 4 * NEWEST_CELLS - 5

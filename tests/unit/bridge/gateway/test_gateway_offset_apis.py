@@ -115,7 +115,9 @@ def offset_fetch(told: KnownHeads, version: int = 8) -> Any:
     return answer["groups"][0] if version >= 8 else answer
 
 
-def test_offsets_are_told_with_epoch_and_metadata_under_the_groups_claim(told: KnownHeads) -> None:
+def test_offsets_are_fetched_with_epoch_and_metadata_under_the_groups_claim(
+    told: KnownHeads,
+) -> None:
     [partition] = offset_fetch(told)["topics"][0]["partitions"]
     assert (
         partition["committed_offset"],
@@ -133,7 +135,7 @@ def test_offsets_are_told_with_epoch_and_metadata_under_the_groups_claim(told: K
         (StorageUnavailable("away"), ErrorCode.coordinator_load_in_progress),
     ],
 )
-def test_a_group_whose_offsets_cannot_be_told_shows_none(
+def test_a_group_whose_offsets_are_unreadable_shows_none(
     told: KnownHeads, raises: Exception, error: ErrorCode, version: int
 ) -> None:
     told.offsets.raises = raises
@@ -159,7 +161,7 @@ def offset_delete(told: KnownHeads) -> tuple[ErrorCode, list[ErrorCode]]:
     return answer["error_code"], errors_of(answer)
 
 
-def test_what_is_deleted_carries_the_claim_and_names_its_partitions(told: KnownHeads) -> None:
+def test_an_offset_delete_carries_the_claim_and_names_its_partitions(told: KnownHeads) -> None:
     assert deleted_group(told) is ErrorCode.none
     assert offset_delete(told) == (ErrorCode.none, [ErrorCode.none])
     assert told.offsets.calls == [
@@ -175,7 +177,7 @@ def test_what_is_deleted_carries_the_claim_and_names_its_partitions(told: KnownH
         (StorageUnavailable("away"), ErrorCode.coordinator_not_available),
     ],
 )
-def test_nothing_is_said_to_be_deleted_that_the_coordination_refuses(
+def test_an_offset_delete_that_the_coordination_refuses_is_not_acknowledged(
     told: KnownHeads, raises: Exception, error: ErrorCode
 ) -> None:
     told.offsets.raises = raises
@@ -190,7 +192,7 @@ def test_offsets_of_a_trigger_are_no_consumers_to_delete(told: KnownHeads) -> No
     assert told.offsets.calls == []
 
 
-def test_a_group_whose_members_are_about_to_come_back_has_members(told: KnownHeads) -> None:
+def test_a_group_whose_members_are_about_to_rejoin_has_members(told: KnownHeads) -> None:
     [result] = awaited(told, api_42_delete_groups, groups_names=[GROUP])["results"]
     assert result["error_code"] is ErrorCode.non_empty_group
     answer = awaited(

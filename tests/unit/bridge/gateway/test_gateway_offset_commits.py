@@ -119,7 +119,7 @@ def test_a_commit_that_the_coordination_refuses_is_not_acknowledged(
     assert commit(gateway, ("trips", 1, 7), ("trips", 2, 8)) == [told, told]
 
 
-def test_topics_that_may_not_be_read_and_partitions_that_are_not_there_are_answered_for_themselves(
+def test_unreadable_topics_and_missing_partitions_of_a_commit_get_errors_of_their_own(
     gateway: Gateway,
 ) -> None:
     gateway.forbidden = {"secret"}

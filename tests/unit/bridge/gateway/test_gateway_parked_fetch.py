@@ -115,7 +115,7 @@ def test_a_right_that_is_taken_away_ends_a_wait(tmp_path: Path, has_session: boo
     }
 
 
-def test_a_trim_is_answered_with_what_comes_next(tmp_path: Path) -> None:
+def test_a_parked_fetch_at_a_trimmed_offset_is_answered_with_the_next_cells(tmp_path: Path) -> None:
     async def trim_and_put(datastore: Datastore, context: GatewayContext) -> None:
         await trim(datastore, context)
         await put(datastore, context)
@@ -145,7 +145,7 @@ def test_a_right_that_an_operator_takes_away_reaches_a_fetch_that_waits(tmp_path
     assert found[("trips.BASE", 0)][0] is ErrorCode.none
 
 
-def test_nothing_is_kept_of_a_connection_that_is_gone(datastore: Datastore) -> None:
+def test_no_parked_fetch_of_a_closed_connection_is_kept(datastore: Datastore) -> None:
     async def use(gateway: Gateway) -> None:
         assert gateway.context is not None
         kept = gateway.context.kept_fetches

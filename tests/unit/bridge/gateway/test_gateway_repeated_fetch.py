@@ -132,7 +132,7 @@ def test_a_position_that_returns_and_partitions_that_change_places_are_seen() ->
         assert [(row.partition, row.offset) for row in rows] == asked
 
 
-def test_a_client_whose_order_is_new_each_time_is_followed_all_the_same() -> None:
+def test_a_client_with_a_new_order_of_partitions_each_time_is_still_followed() -> None:
     fetch = repeated()
     for step in range(1, 80):
         asked = [(each * step % 83, step) for each in range(83)]

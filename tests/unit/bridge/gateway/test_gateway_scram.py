@@ -60,7 +60,7 @@ def test_a_proof_a_binding_or_a_nonce_that_does_not_fit_is_refused(changed: byte
         scram.final(changed)
 
 
-def test_a_user_who_does_not_exist_is_answered_the_same_way_and_fails_at_the_proof() -> None:
+def test_an_unknown_user_gets_the_same_first_answer_and_fails_at_the_proof() -> None:
     nobody = no_credential("SCRAM-SHA-256", "user", b"secret")
     assert nobody.salt == no_credential("SCRAM-SHA-256", "user", b"secret").salt, (
         "asked twice, told the same"
@@ -113,7 +113,7 @@ def test_a_password_is_verified_by_the_keys_and_no_credential_shows_them() -> No
     st.binary(max_size=80) | st.text("nyp=,ra:cvsi\0=2C", max_size=60).map(str.encode),
     st.binary(max_size=80) | st.text("cbiws=,rp+/", max_size=60).map(str.encode),
 )
-def test_whatever_comes_is_refused_and_nothing_else_happens(first: bytes, last: bytes) -> None:
+def test_a_malformed_scram_message_is_refused_without_an_effect(first: bytes, last: bytes) -> None:
     scram = exchange()
     try:
         scram.first(first)

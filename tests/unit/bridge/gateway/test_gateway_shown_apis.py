@@ -87,7 +87,7 @@ def metadata(
     ("version", "topics", "names"),
     [(0, [], [TOPIC]), (1, [], []), (1, None, [TOPIC]), (12, [], [])],
 )
-def test_all_topics_are_no_list_and_in_version_0_an_empty_one(
+def test_a_null_topic_list_means_all_topics_and_in_version_0_an_empty_one_does(
     known: KnownHeads,
     monkeypatch: pytest.MonkeyPatch,
     version: int,

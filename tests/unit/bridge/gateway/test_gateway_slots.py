@@ -88,7 +88,7 @@ def test_the_first_gateway_has_every_slot_and_gives_half_of_them_to_the_second(
     }
 
 
-def test_who_leaves_gives_its_slots_back_at_once(place: Place) -> None:
+def test_a_gateway_that_leaves_gives_its_slots_back_at_once(place: Place) -> None:
     a, b = place.gateway("a"), place.gateway("b")
     for gateway in (a, b, a, b):
         gateway.step({})
@@ -145,7 +145,7 @@ def test_a_gateway_that_was_paused_past_its_session_has_lost_its_slots_and_commi
     assert len(b.step({}).slots) == len(a.step({}).slots) == SLOTS // 2
 
 
-def test_a_session_that_ended_while_nobody_else_was_there_changes_nothing_for_the_groups(
+def test_a_session_that_ended_while_no_other_gateway_lived_changes_no_group(
     place: Place,
 ) -> None:
     a = place.gateway("a")
@@ -175,7 +175,9 @@ def test_a_second_process_of_the_same_name_ends_the_first(place: Place) -> None:
 
 
 @pytest.mark.parametrize("point", ["gateway.slots_claimed", "gateway.slots_reserved"])
-def test_who_dies_while_taking_slots_over_leaves_them_to_be_taken(place: Place, point: str) -> None:
+def test_a_gateway_that_dies_while_taking_slots_over_leaves_them_to_be_taken(
+    place: Place, point: str
+) -> None:
     a, b = place.gateway("a"), place.gateway("b")
     before = a.step({}).slots
     a.leave()
@@ -207,7 +209,7 @@ def test_a_step_that_failed_half_way_is_made_good_by_the_next(
     assert len(a.step({}).slots) == SLOTS
 
 
-def test_slots_that_another_gateway_has_coordinated_meanwhile_are_begun_anew(place: Place) -> None:
+def test_slots_that_another_gateway_coordinated_meanwhile_begin_again(place: Place) -> None:
     """It came and left while this one was paused: the slots are free, and their groups are no
     longer the same."""
     a, b = place.gateway("a"), place.gateway("b")
@@ -246,7 +248,7 @@ def test_a_gateway_is_sure_of_its_slots_for_a_session_from_before_it_asked(
     assert place.now_s == began_s + TTL_S / 3 + 2
 
 
-def test_who_takes_a_slot_over_knows_which_groups_had_members(place: Place) -> None:
+def test_a_gateway_that_takes_a_slot_over_knows_its_groups_with_members(place: Place) -> None:
     a, b = place.gateway("a"), place.gateway("b")
     assert a.step({}).slots[7].active == {}
     place.state.commit(

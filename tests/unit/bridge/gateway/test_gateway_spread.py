@@ -25,7 +25,7 @@ def test_every_node_has_its_share_and_none_has_more(count: int, nodes: set[int])
     )
 
 
-def test_nobody_there_is_nobody_chosen() -> None:
+def test_spread_without_nodes_is_empty() -> None:
     assert spread("slot", 50, []) == ()
 
 

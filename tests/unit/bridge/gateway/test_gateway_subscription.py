@@ -21,7 +21,7 @@ def subscription(topics: Sequence[str], version: int = 3) -> bytes:
 
 
 @given(TOPICS, st.integers(0, 3), st.binary(max_size=30))
-def test_a_subscription_is_read_whatever_follows_it(
+def test_a_subscription_is_read_with_any_trailing_bytes(
     topics: list[str], version: int, rest: bytes
 ) -> None:
     assert subscribed_topics(subscription(topics, version) + rest) == frozenset(topics)
@@ -31,7 +31,7 @@ def test_a_subscription_is_read_whatever_follows_it(
     st.binary(max_size=60)
     | TOPICS.flatmap(lambda topics: st.integers(0, 60).map(lambda end: subscription(topics)[:end]))
 )
-def test_anything_else_is_none_or_as_much_as_is_there(metadata: bytes) -> None:
+def test_metadata_of_another_form_gives_no_or_at_most_the_present_topics(metadata: bytes) -> None:
     found = subscribed_topics(metadata)
     assert found is None or len(found) <= len(metadata) // 2
 
@@ -41,7 +41,7 @@ def test_a_count_that_lies_is_no_subscription() -> None:
     assert subscribed_topics(struct.pack(">hih", 0, 1, -1) + b"trips") is None
 
 
-def test_a_member_that_tells_nothing_may_read_anything() -> None:
+def test_a_member_without_metadata_may_read_any_topic() -> None:
     group = Group("g", initial_delay_s=0)
     assert not is_subscribed(group, "trips")
     join(group, protocols=(("range", subscription(["trips"])),))

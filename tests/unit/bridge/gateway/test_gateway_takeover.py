@@ -57,7 +57,7 @@ def test_nor_is_it_taken_while_the_first_member_has_only_asked_for_an_id() -> No
     run(scenario)
 
 
-def test_whoever_waits_for_a_group_that_is_lost_is_told_to_look_for_its_coordinator() -> None:
+def test_a_request_that_waits_in_a_lost_group_is_answered_not_coordinator() -> None:
     async def scenario() -> None:
         table = GroupTable(10.0)
         table.take_slot(SLOT, 0, {})
@@ -103,7 +103,7 @@ def test_members_of_a_slot_that_is_lost_are_awaited_elsewhere() -> None:
     run(scenario)
 
 
-def test_what_a_member_of_a_lost_group_says_changes_nothing_of_the_next_one() -> None:
+def test_requests_of_a_lost_groups_members_change_nothing_in_the_next_one() -> None:
     async def scenario() -> None:
         table = GroupTable(0.0)
         table.take_slot(SLOT, 1000, {})

@@ -68,7 +68,7 @@ def test_ids_follow_from_names_alone_and_never_change() -> None:
     assert topics.identified(None) is None
 
 
-def test_each_topic_carries_what_is_configured_for_it_or_else_the_default() -> None:
+def test_each_topic_has_its_configured_settings_or_the_defaults() -> None:
     topics = Topics("trips", lambda: ["BASE", "NOTES"], {"*": AVRO, "trips.BASE": JSON})
     topics.refresh()
     assert {topic.name: topic.event_format for topic in topics.all()} == {
@@ -141,7 +141,7 @@ def test_the_id_of_a_declared_topic_follows_from_its_definition_so_that_another_
     )
 
 
-def test_latest_is_there_behind_the_full_topic_and_those_of_columns_for_whoever_knows_the_name() -> (  # noqa: E501
+def test_latest_is_listed_after_the_full_topic_and_unlisted_column_topics_are_found_by_name() -> (
     None
 ):
     topics = Topics(
@@ -214,7 +214,7 @@ def test_latest_is_there_behind_the_full_topic_and_those_of_columns_for_whoever_
         ),
     ],
 )
-def test_what_cannot_be_declared_is_refused_with_the_topic_and_the_fix(
+def test_an_invalid_topic_declaration_is_refused_with_the_topic_and_the_fix(
     declared: list[VirtualTopic], error: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=error):

@@ -49,7 +49,7 @@ def passwords(state: SqliteState, name: str) -> list[str]:
     ]
 
 
-def test_a_user_is_added_once_and_only_one_who_is_there_gets_another_password(
+def test_a_user_is_added_once_and_only_an_existing_one_gets_another_password(
     state: SqliteState,
 ) -> None:
     with pytest.raises(NotFound, match="no user 'alice'"):
@@ -135,7 +135,7 @@ def test_a_pattern_is_a_name_or_a_prefix(pattern: str, name: str, covers: bool) 
     assert rights.may("alice", "topic", name, "read") is covers
 
 
-def test_a_right_holds_for_its_principal_kind_and_operation_alone(state: SqliteState) -> None:
+def test_a_right_applies_to_its_principal_kind_and_operation_alone(state: SqliteState) -> None:
     allow(state, READS)
     allow(state, READS)
     security = read_security(state)

@@ -112,9 +112,7 @@ def test_a_view_has_the_exporters_records_at_their_offsets_and_its_batches_cover
     ]
 
 
-def test_nothing_that_matches_for_many_blocks_is_passed_in_one_answer_and_the_last_batch_ends_at_the_watermark() -> (  # noqa: E501
-    None
-):
+def test_many_blocks_without_a_match_are_passed_in_one_answer_that_ends_at_the_watermark() -> None:
     end = 20 * BLOCK_CELLS + 7
     log = LogOfCells(
         [log_cell(added_id, added_id, body={"pay": {"kind": "cash"}}) for added_id in range(end)]
@@ -126,7 +124,7 @@ def test_nothing_that_matches_for_many_blocks_is_passed_in_one_answer_and_the_la
     assert sum(len(batch.data) for batch in batches) < 2_000
 
 
-def test_an_answer_ends_when_its_time_is_used_up_but_always_goes_on() -> None:
+def test_an_answer_of_a_view_ends_when_its_time_is_used_up_but_always_advances() -> None:
     log = LogOfCells([log_cell(added_id, added_id) for added_id in range(3 * BLOCK_CELLS)])
     topic = topic_of(View("RARE"))
     offset, answers = 0, 0

@@ -77,7 +77,9 @@ def test_each_look_knows_every_cell_from_before_it_and_gives_every_shard_that_ch
         assert known == engine.heads()
 
 
-def test_it_awaits_minions_while_a_cell_is_committed_and_not_shown(tmp_path: Path) -> None:
+def test_followed_heads_await_minions_while_a_cell_is_committed_and_not_shown(
+    tmp_path: Path,
+) -> None:
     with closing(SqliteEngine(tmp_path, "trips", 4)) as engine:
         followed = FollowedHeads(engine)
         followed.look()

@@ -179,7 +179,7 @@ def said(passed: Passed, places: Places) -> tuple[str, ...]:
     st.lists(OPS, max_size=8),
     st.tuples(st.integers(0, CELLS - 1), st.integers(0, 2)),
 )
-def test_no_answer_says_what_was_not_true_at_one_moment(
+def test_every_answer_is_true_at_one_moment(
     state: StateTable, before: list[Op], during: list[Op], at: tuple[int, int]
 ) -> None:
     first, more = at

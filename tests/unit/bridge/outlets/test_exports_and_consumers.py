@@ -51,7 +51,7 @@ def test_an_export_has_skipped_the_cells_before_its_start(
     assert outlet.passed([Places(0, 0, 4)]) == Passed(outlet.title, [], [PlaceRange(0, 0, 1)])
 
 
-def test_nobody_says_that_an_export_had_cells_that_were_trimmed(
+def test_an_export_is_not_credited_with_cells_that_were_trimmed(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     coordinator.commit_offsets(f"export/{EXPORT}", {("trips", 0): CommittedOffset(9)})

@@ -141,7 +141,7 @@ def test_a_trigger_that_was_moved_past_a_cell_has_skipped_it_and_one_moved_back_
 
 
 @pytest.mark.parametrize("dies_at", ["reset.after_decision", "reset.after_told"])
-def test_a_reset_that_is_decided_counts_although_zookeeper_does_not_know_it(
+def test_a_decided_reset_counts_although_zookeeper_has_not_got_it(
     datastore: Datastore, coordinator: Coordinator, dies_at: str
 ) -> None:
     with working(datastore, coordinator, Recorder()):

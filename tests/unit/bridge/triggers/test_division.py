@@ -89,7 +89,9 @@ class Fleet:
         return [members.count(name) for name in names]
 
 
-def test_who_dies_while_the_leader_is_in_touch_is_replaced_at_once(datastore: Datastore) -> None:
+def test_a_member_that_dies_while_the_leader_is_in_touch_is_replaced_at_once(
+    datastore: Datastore,
+) -> None:
     fleet = Fleet(datastore, "abc")
     fleet.clock.now_s += LONG_S
     fleet.leader.renew()
@@ -98,7 +100,7 @@ def test_who_dies_while_the_leader_is_in_touch_is_replaced_at_once(datastore: Da
     assert fleet.shares("abc") == [3, 0, 3]
 
 
-def test_a_leader_in_a_new_session_leaves_absent_members_what_they_have_until_they_are_back(
+def test_a_leader_in_a_new_session_leaves_absent_members_their_shards_until_they_are_back(
     datastore: Datastore,
 ) -> None:
     fleet = Fleet(datastore, "abc")
@@ -116,7 +118,9 @@ def test_a_leader_in_a_new_session_leaves_absent_members_what_they_have_until_th
     assert fleet.assignment() == before
 
 
-def test_who_does_not_come_back_is_replaced_when_the_moment_is_over(datastore: Datastore) -> None:
+def test_a_member_that_does_not_return_is_replaced_when_the_moment_is_over(
+    datastore: Datastore,
+) -> None:
     fleet = Fleet(datastore, "abc")
     fleet.ends("a", "b")
     fleet.leader.renew()
@@ -177,7 +181,9 @@ def test_each_new_session_of_the_leader_has_a_moment_of_its_own(datastore: Datas
     assert fleet.divide()
 
 
-def test_what_was_given_back_in_good_order_is_given_to_others_at_once(datastore: Datastore) -> None:
+def test_shards_given_back_in_good_order_are_assigned_to_others_at_once(
+    datastore: Datastore,
+) -> None:
     fleet = Fleet(datastore, "abc")
     fleet.coordination.release(fleet.claims["b"])
     fleet.ends("b", "c")
@@ -185,7 +191,7 @@ def test_what_was_given_back_in_good_order_is_given_to_others_at_once(datastore:
     assert fleet.shares("abc") == [4, 0, 2], "c has left nothing, it may come back"
 
 
-def test_a_newcomer_shares_with_those_who_are_there_while_others_are_waited_for(
+def test_a_newcomer_shares_with_present_members_while_absent_ones_are_awaited(
     datastore: Datastore,
 ) -> None:
     fleet = Fleet(datastore, "ab")

@@ -152,7 +152,7 @@ def test_a_poke_makes_the_next_look_come_soon_and_one_for_another_group_does_not
     assert member.due_session(100.0 + LOOK_SOON_S) is not None
 
 
-def test_what_was_not_to_be_had_is_looked_at_again_soon_and_within_a_part_of_the_lease(
+def test_a_failed_look_is_repeated_soon_and_within_a_part_of_the_lease(
     member: GroupMember,
 ) -> None:
     looks(member, 100.0)
@@ -164,7 +164,7 @@ def test_what_was_not_to_be_had_is_looked_at_again_soon_and_within_a_part_of_the
     assert member.due_session(100.0 + PART_S) is not None
 
 
-def test_what_operators_ask_is_seen_within_a_second_or_at_a_poke(
+def test_an_operators_request_is_seen_within_a_second_or_at_a_poke(
     datastore: Datastore, member: GroupMember, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "cellfeed.test")
@@ -195,7 +195,7 @@ def test_a_member_whose_name_another_process_has_taken_ends(
         member.is_paused(100.0)
 
 
-def test_who_leads_divides_and_tells_the_others_and_a_newcomer_tells_the_leader(
+def test_the_leader_divides_and_pokes_the_members_and_a_newcomer_pokes_the_leader(
     datastore: Datastore, coordination: Coordination, told: list[str]
 ) -> None:
     leader = joins(datastore, coordination, "a")
@@ -234,7 +234,7 @@ def test_claims_whose_giving_back_failed_are_given_back_later_and_once(
     assert coordination.released == [[0, 1]], "once"
 
 
-def test_who_leaves_gives_back_first_and_tries_again_while_work_is_under_way(
+def test_a_member_that_leaves_gives_back_first_and_tries_again_while_work_is_under_way(
     datastore: Datastore, coordination: Coordination, told: list[str]
 ) -> None:
     member = joins(datastore, coordination)
@@ -297,7 +297,7 @@ def test_a_report_is_written_when_something_changed_or_it_is_old(
     assert (found.reason(0), found.reason(1)) == ("came to 5", NOT_STARTED)
 
 
-def test_a_long_report_is_written_more_seldom(
+def test_a_long_report_is_written_less_often(
     datastore: Datastore, member: GroupMember, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del datastore
@@ -307,7 +307,7 @@ def test_a_long_report_is_written_more_seldom(
     assert not member.report_is_due()
 
 
-def test_what_operators_asked_for_is_the_reason_before_any_other(
+def test_an_operators_request_is_the_first_reason(
     datastore: Datastore, member: GroupMember
 ) -> None:
     Control(datastore.state, GROUP).pause(BY)
@@ -335,7 +335,7 @@ def test_a_cell_that_runs_since_the_last_report_is_named_until_it_ends(
     assert reasons(None) == "came to 4"
 
 
-def test_records_of_the_long_dead_are_forgotten_and_no_others(
+def test_only_records_of_members_dead_for_long_are_forgotten(
     datastore: Datastore, coordination: Coordination, told: list[str]
 ) -> None:
     del told

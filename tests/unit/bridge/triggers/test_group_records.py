@@ -61,7 +61,7 @@ def before_commit(
     monkeypatch.setattr(state, "commit", overtaken)
 
 
-def test_an_entry_that_is_named_while_another_is_does_not_overwrite_it(
+def test_of_two_entries_named_at_once_the_second_is_refused(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = datastore.state
@@ -84,7 +84,7 @@ def test_a_definition_that_others_change_all_the_time_is_given_up(
         check_definition(datastore.state, GROUP, Definition(["BASE"], "app:bill", "one"))
 
 
-def test_of_two_operators_that_change_a_definition_at_once_one_is_told(
+def test_of_two_operators_that_change_a_definition_at_once_one_gets_an_error(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, coordinator = datastore.state, StoreCoordinator(datastore.state)
@@ -98,7 +98,7 @@ def test_of_two_operators_that_change_a_definition_at_once_one_is_told(
 
 
 @pytest.mark.parametrize("has_members", [False, True])
-def test_a_definition_that_was_recorded_anew_meanwhile_is_neither_deleted_nor_unmarked(
+def test_a_definition_recorded_again_meanwhile_is_neither_deleted_nor_unmarked(
     datastore: Datastore, has_members: bool
 ) -> None:
     """A slow operator; a faster one has ended the change, and a worker has recorded its own."""
@@ -155,7 +155,7 @@ def test_offsets_of_a_trigger_of_before_are_not_taken_for_a_consumer_groups(
     refuse_consumers(state, offsets, GROUP)
 
 
-def test_a_pause_that_was_made_anew_is_not_ended_by_whom_the_first_one_was_shown(
+def test_a_renewed_pause_is_not_ended_by_an_operator_who_saw_the_first_one(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = Control(datastore.state, GROUP)
@@ -179,7 +179,7 @@ def test_a_pause_that_was_made_anew_is_not_ended_by_whom_the_first_one_was_shown
     ]
 
 
-def test_pausing_and_resuming_tell_the_workers(
+def test_pausing_and_resuming_poke_the_workers(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
@@ -193,7 +193,7 @@ def test_pausing_and_resuming_tell_the_workers(
     assert told == [GROUP] * 2
 
 
-def test_a_start_that_is_forgotten_is_settled_anew(datastore: Datastore) -> None:
+def test_a_forgotten_start_is_chosen_again(datastore: Datastore) -> None:
     state = datastore.state
     offsets = StoreCoordinator(state)
     for group in (GROUP, "other"):
@@ -203,7 +203,9 @@ def test_a_start_that_is_forgotten_is_settled_anew(datastore: Datastore) -> None
     assert recorded_start(state, "other", datastore.name) is not None
 
 
-def test_a_user_whom_the_system_does_not_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_without_a_user_name_is_recorded_by_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def unknown(_uid: int) -> None:
         raise KeyError("uid not found")
 
@@ -227,7 +229,7 @@ class Coordination(StoreCoordinator):
         return super().renew(session)
 
 
-def test_a_member_whose_name_was_taken_renews_no_more(datastore: Datastore) -> None:
+def test_a_member_whose_name_was_taken_cannot_renew(datastore: Datastore) -> None:
     coordination = Coordination(datastore.state)
     member = Membership(coordination, GROUP, "a", LEASE_S)
     coordination.error = StaleWriter("another process is a")
@@ -285,7 +287,7 @@ def test_a_member_is_sure_of_its_shards_for_a_lease_from_before_the_call(
     assert member.in_touch_s() == 0
 
 
-def test_what_was_claimed_in_an_ended_session_is_not_sure_in_the_next(
+def test_a_claim_of_an_ended_session_is_not_sure_in_the_next(
     datastore: Datastore,
 ) -> None:
     coordination = Coordination(datastore.state)
@@ -298,7 +300,7 @@ def test_what_was_claimed_in_an_ended_session_is_not_sure_in_the_next(
     assert not member.is_sure(before.epoch)
 
 
-def test_a_member_that_left_does_not_come_back_by_a_late_renewal(datastore: Datastore) -> None:
+def test_a_member_that_left_does_not_rejoin_by_a_late_renewal(datastore: Datastore) -> None:
     coordination = Coordination(datastore.state)
     member = Membership(coordination, GROUP, "a", LEASE_S)
     member.leave()
@@ -373,7 +375,7 @@ def test_all_shares_are_drained_and_one_that_cannot_be_just_now_is_asked_again()
     assert all(share.calls >= share.at for share in shares)
 
 
-def test_who_is_not_drained_in_time_is_said_to_be_left() -> None:
+def test_drain_reports_false_when_a_share_is_not_done_in_time() -> None:
     never = Share(10**9)
     assert not drain([never, Share(1)], 0.05, LOG)
     assert never.calls > 1

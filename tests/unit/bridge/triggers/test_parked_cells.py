@@ -75,7 +75,7 @@ def test_cells_of_a_partition_and_of_a_group_are_theirs_alone_in_order(parked: P
         parked.find(GROUP, "3/13")
 
 
-def test_a_cell_that_ran_leaves_the_queue_and_one_that_was_skipped_meanwhile_is_told(
+def test_a_cell_that_ran_leaves_the_queue_and_one_skipped_meanwhile_is_reported(
     parked: ParkedCells,
 ) -> None:
     park(parked, cell(1), cell(2))
@@ -90,7 +90,7 @@ def test_a_cell_that_ran_leaves_the_queue_and_one_that_was_skipped_meanwhile_is_
     assert [each.skipped_because for each in parked.skipped(GROUP)] == ["not ours"]
 
 
-def test_another_try_that_failed_is_counted_and_asked_for_no_more(parked: ParkedCells) -> None:
+def test_a_failed_retry_is_counted_and_no_longer_requested(parked: ParkedCells) -> None:
     park(parked, cell(1, is_behind=True, retry_asked=True))
     parked.failed_again(cell(1), "x" * 10_000, attempts=2, ended=1, also={"also": b"1"})
     [found] = parked.all(GROUP)
@@ -105,7 +105,7 @@ def test_another_try_that_failed_is_counted_and_asked_for_no_more(parked: Parked
     assert entry.value == b"2"
 
 
-def test_what_others_write_meanwhile_is_seen_before_it_is_written_over(
+def test_concurrent_changes_of_a_parked_cell_are_read_before_they_are_overwritten(
     parked: ParkedCells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     park(parked, cell(1), cell(2))
@@ -116,7 +116,7 @@ def test_what_others_write_meanwhile_is_seen_before_it_is_written_over(
     assert [(each.error, each.attempts) for each in parked.all(GROUP)] == [("ours", 7)]
 
 
-def test_who_is_never_fast_enough_says_so(
+def test_a_change_that_always_loses_the_race_raises_unavailable(
     parked: ParkedCells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     park(parked, cell(1))
@@ -175,7 +175,7 @@ def test_a_cell_is_skipped_with_a_reason_and_once(
     assert [each.error for each in parked.all(GROUP)] == ["meanwhile"]
 
 
-def test_what_is_parked_or_skipped_of_an_erased_row_is_dropped_and_nothing_else(
+def test_parked_and_skipped_cells_of_an_erased_row_alone_are_dropped(
     parked: ParkedCells,
 ) -> None:
     park(parked, cell(1), cell(2), cell(3, row_key=str(OTHER)), cell(4, row_key=str(OTHER)))
@@ -194,7 +194,7 @@ def test_what_is_parked_or_skipped_of_an_erased_row_is_dropped_and_nothing_else(
     assert parked.forget_row(ROW) == 0
 
 
-def test_entries_that_a_group_comes_to_again_are_taken_off(parked: ParkedCells) -> None:
+def test_a_reset_removes_parked_entries_behind_the_new_location(parked: ParkedCells) -> None:
     park(parked, cell(4), cell(5), cell(6), cell(9, 8), cell(9, topic="other"))
     gone = parked.come_to_again(GROUP, "trips", {3: 5})
     assert set(gone.values()) == {None}
@@ -206,7 +206,7 @@ def test_entries_that_a_group_comes_to_again_are_taken_off(parked: ParkedCells) 
     }
 
 
-def test_the_first_of_each_row_in_order_may_be_tried_and_who_is_due_is_looked_at() -> None:
+def test_the_first_cell_of_each_row_may_be_retried_when_due_or_asked_for() -> None:
     first, second = cell(1, in_order=True), cell(2, in_order=True)
     elsewhere = cell(3, 4, in_order=True, row_key=str(OTHER))
     free = cell(5)

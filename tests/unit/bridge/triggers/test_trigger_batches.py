@@ -159,7 +159,7 @@ def test_a_store_that_is_away_takes_no_try_of_a_batch(datastore: Datastore) -> N
     assert worker.parked.all() == []
 
 
-def test_a_batch_asked_to_stop_between_its_halves_saves_what_is_done(datastore: Datastore) -> None:
+def test_a_batch_stopped_between_its_halves_saves_the_first_half(datastore: Datastore) -> None:
     seen: list[list[int]] = []
     put(datastore, range(8))
     shard = datastore.shard_of(row(0))
@@ -181,7 +181,7 @@ def test_a_batch_asked_to_stop_between_its_halves_saves_what_is_done(datastore: 
     assert seen[2:] == [[4, 5, 6, 7]]
 
 
-def test_a_parked_cell_of_a_batch_is_tried_again_as_a_batch_of_one(datastore: Datastore) -> None:
+def test_a_parked_cell_of_a_batch_is_retried_as_a_batch_of_one(datastore: Datastore) -> None:
     seen: list[list[int]] = []
     poison = {3}
     put(datastore, range(8))
@@ -268,17 +268,17 @@ def test_a_batch_that_waits_keeps_its_time_when_more_cells_come(
     assert chunk(parts, 5) == ([7], 12)
 
 
-def test_cells_that_come_alone_cut_the_batch_before_them() -> None:
+def test_cells_that_run_alone_end_the_batch_before_them() -> None:
     parts = parts_of(Log(20), 50, alone={4, 5})
     assert chunk(parts, 0) == ([4, 1, 1, 14], 20)
 
 
-def test_a_batch_ends_where_its_bodies_come_to_the_bytes_of_a_scan() -> None:
+def test_a_batch_ends_where_its_bodies_reach_the_bytes_of_a_scan() -> None:
     big = SCAN_BYTES_MAX // 3
     assert chunk(parts_of(Log(7, big), 50), 0) == ([3, 3, 1], 7)
 
 
-def test_a_batch_ends_where_its_bodies_come_to_the_decoded_bytes_of_a_scan(
+def test_a_batch_ends_where_its_bodies_reach_the_decoded_bytes_of_a_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bodies that compress well."""
@@ -286,7 +286,7 @@ def test_a_batch_ends_where_its_bodies_come_to_the_decoded_bytes_of_a_scan(
     assert chunk(parts_of(Log(5), 50), 0) == ([2, 2, 1], 5)
 
 
-def test_cells_for_others_are_passed_one_by_one() -> None:
+def test_cells_of_other_columns_are_passed_one_by_one() -> None:
     """By a trigger without batches."""
 
     @trigger(column="BASE", group=GROUP)
@@ -314,7 +314,7 @@ def test_a_chunk_ends_after_some_cells_so_that_the_shard_is_looked_at() -> None:
     assert set(sizes) == {10}
 
 
-def test_nothing_for_this_trigger_moves_on_without_a_batch() -> None:
+def test_a_log_without_the_triggers_column_is_passed_without_a_batch() -> None:
     log = Log()
     log.more(700, "NOTES")
     assert chunk(parts_of(log, 10, wait_s=5), 0) == ([], 700)

@@ -41,7 +41,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=60), st.integers(1, 4))
-def test_it_pauses_for_rows_alike_alone_and_then_lets_probes_through_at_their_time(
+def test_the_circuit_pauses_for_like_failures_of_many_rows_and_lets_probes_through_on_time(
     steps: list[Any], pause_rows: int
 ) -> None:
     now_s, next_probe_s, wait_s, parks_left = 0.0, 0.0, PROBE_FIRST_S, 0
@@ -73,7 +73,7 @@ def test_it_pauses_for_rows_alike_alone_and_then_lets_probes_through_at_their_ti
         assert (tested.paused_because is not None) == paused
 
 
-def test_none_never_pauses() -> None:
+def test_a_circuit_without_a_limit_never_pauses() -> None:
     tested = Circuit(GROUP, None)
     for row in range(100):
         tested.failed(bytes([row]), ValueError("no"))

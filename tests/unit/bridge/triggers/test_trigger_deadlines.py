@@ -25,7 +25,7 @@ def deadlines(exits: list[int]) -> Iterator[Deadlines]:
     made.close()
 
 
-def test_a_call_that_comes_back_in_time_is_no_time_out(deadlines: Deadlines) -> None:
+def test_a_call_that_returns_in_time_is_no_time_out(deadlines: Deadlines) -> None:
     noted: list[str] = []
     call = Call("cell 1", 30.0, noted.append)
     deadlines.begin(call)
@@ -34,7 +34,9 @@ def test_a_call_that_comes_back_in_time_is_no_time_out(deadlines: Deadlines) -> 
     assert deadlines.overdue_because is None
 
 
-def test_a_late_call_is_told_so_only_when_its_time_out_is_on_record(deadlines: Deadlines) -> None:
+def test_a_late_call_learns_of_its_time_out_only_when_that_is_on_record(
+    deadlines: Deadlines,
+) -> None:
     noted: list[str] = []
     noting, may_note = threading.Event(), threading.Event()
 
@@ -54,7 +56,9 @@ def test_a_late_call_is_told_so_only_when_its_time_out_is_on_record(deadlines: D
     wait_until(lambda: deadlines.overdue_because is not None, "the process is to end")
 
 
-def test_while_the_store_is_away_it_is_tried_again_and_nobody_goes_on(deadlines: Deadlines) -> None:
+def test_while_the_store_is_away_the_note_is_tried_again_and_no_call_continues(
+    deadlines: Deadlines,
+) -> None:
     tries: list[str] = []
 
     def note(error: str) -> None:

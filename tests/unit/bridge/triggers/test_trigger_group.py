@@ -62,7 +62,7 @@ def test_a_shard_whose_giving_back_failed_is_given_back_later(datastore: Datasto
     assert (owners.count("a"), owners.count("b")) == (datastore.shards / 2, datastore.shards / 2)
 
 
-def test_while_the_store_is_away_shards_are_tried_seldomer_and_the_log_has_a_line_now_and_then(
+def test_while_the_store_is_away_shards_are_tried_less_often_and_few_lines_are_logged(
     datastore: Datastore, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = Counter[int]()

@@ -100,7 +100,7 @@ def test_while_the_coordination_is_away_it_is_said_and_no_old_figure_is_shown(
         wait_until(lambda: len(scrape(metrics)) > 1, "it is back")
 
 
-def test_a_look_that_hangs_holds_no_scrape(
+def test_a_look_that_hangs_delays_no_scrape(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()

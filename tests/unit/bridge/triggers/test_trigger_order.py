@@ -111,7 +111,7 @@ def test_later_cells_of_a_parked_row_key_wait_and_other_row_keys_go_on(
     assert worker.parked.all(GROUP) == []
 
 
-def test_what_comes_while_a_row_key_waits_waits_too_also_after_a_restart(
+def test_cells_of_a_waiting_row_key_wait_too_also_after_a_restart(
     datastore: Datastore,
 ) -> None:
     service = Service(datastore)
@@ -126,7 +126,7 @@ def test_what_comes_while_a_row_key_waits_waits_too_also_after_a_restart(
     assert service.ran == [("b", 1), ("a", 1), ("a", 2)]
 
 
-def test_a_released_cell_that_fails_holds_back_those_behind_it(datastore: Datastore) -> None:
+def test_a_released_cell_that_fails_blocks_the_ones_behind_it(datastore: Datastore) -> None:
     service = Service(datastore)
     service.bad = {("a", 1), ("a", 3)}
     service.put(*(("a", number) for number in range(1, 6)))
@@ -161,7 +161,7 @@ def test_skipping_the_first_by_hand_releases_the_others_in_order(datastore: Data
     assert service.of("a") == [2, 3, 4, 5]
 
 
-def test_a_later_one_may_be_skipped_and_the_first_still_holds_the_rest(
+def test_skipping_a_later_cell_leaves_the_others_behind_the_first(
     datastore: Datastore,
 ) -> None:
     service = Service(datastore)
@@ -231,7 +231,7 @@ def test_cells_that_only_wait_do_not_stop_the_trigger(datastore: Datastore) -> N
     assert "2 cells are parked" in str(worker.parked.stopped_because(GROUP))
 
 
-def test_a_row_key_that_goes_on_and_on_behind_a_parked_cell_stops_the_trigger(
+def test_a_row_key_with_endless_cells_behind_a_parked_one_stops_the_trigger(
     datastore: Datastore,
 ) -> None:
     service = Service(datastore, parked_max=2)
@@ -264,7 +264,7 @@ def test_without_order_by_row_key_later_cells_run(datastore: Datastore) -> None:
     ],
 )
 @pytest.mark.parametrize("at_pass", [1, 2, 4])
-def test_the_order_holds_whatever_moment_a_worker_dies_at(
+def test_the_order_of_a_row_is_kept_when_a_worker_dies_at_any_step(
     datastore: Datastore, batch: int | None, failpoint: str, at_pass: int
 ) -> None:
     service = Service(datastore, batch)
@@ -337,7 +337,7 @@ def test_the_fronts_are_the_first_of_each_row_key_and_all_that_keep_no_order(
         assert (cell.added_id in found) == (not cell.in_order or not earlier)
 
 
-def test_a_partition_is_due_for_what_was_asked_for_and_for_what_is_held_behind_nothing() -> None:
+def test_a_partition_is_due_for_requested_cells_and_for_cells_behind_no_other() -> None:
     assert due([parked("a", 1)], all_due=False) == {}
     assert due([parked("a", 1)], all_due=True) == {0: True}
     assert due([parked("a", 1, asked=True)], all_due=False) == {0: False}

@@ -182,7 +182,7 @@ def test_entries_that_may_be_on_their_way_are_remembered(
     assert shard.position.parking_is_unanswered is unanswered
 
 
-def test_a_shard_that_somebody_waits_for_saves_each_step_but_not_each_cell(shard: Shard) -> None:
+def test_a_shard_with_a_waiting_caller_saves_each_step_but_not_each_cell(shard: Shard) -> None:
     shard.is_awaited = True
     shard.progress.location = 12
     assert shard.position.is_due(lazily=True)

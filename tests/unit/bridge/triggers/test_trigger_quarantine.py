@@ -39,7 +39,7 @@ def test_calls_on_record_run_together() -> None:
         wait_until(lambda: first == second == [True], "both are under way")
 
 
-def test_a_suspect_waits_for_the_others_and_they_for_it() -> None:
+def test_a_suspect_and_the_other_cells_wait_for_each_other() -> None:
     quarantine = Quarantine()
     with call(quarantine, suspect=False) as other:
         wait_until(lambda: other == [True], "it is under way")
@@ -59,7 +59,7 @@ def test_a_suspect_waits_for_the_others_and_they_for_it() -> None:
         stop.set()
 
 
-def test_whoever_is_asked_to_stop_does_not_wait() -> None:
+def test_a_worker_that_is_stopped_does_not_wait_for_the_quarantine() -> None:
     quarantine, stop = Quarantine(), threading.Event()
     with call(quarantine, suspect=True) as first:
         wait_until(lambda: first == [True], "it is under way")
@@ -70,7 +70,7 @@ def test_whoever_is_asked_to_stop_does_not_wait() -> None:
             wait_until(lambda: third == [False], "it is given up")
 
 
-def test_a_call_that_does_not_come_back_holds_nobody_up_for_ever() -> None:
+def test_a_call_that_never_returns_delays_no_cell_for_ever() -> None:
     quarantine = Quarantine(patience_s=0.05)
     with call(quarantine, suspect=True) as hangs:
         wait_until(lambda: hangs == [True], "it is under way")

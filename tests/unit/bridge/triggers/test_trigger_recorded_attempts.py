@@ -66,7 +66,7 @@ def lives(datastore: Datastore, function: Callable[..., Any]) -> int:
     raise AssertionError("a crash loop")
 
 
-def test_nothing_is_written_for_a_shard_that_was_given_back(
+def test_no_attempt_is_recorded_for_a_shard_that_was_given_back(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_in_one_shard(datastore, 10)
@@ -163,7 +163,7 @@ def test_batches_are_run_cell_by_cell_where_a_process_died(datastore: Datastore)
     assert [cell.added_id for cell in Worker(datastore, work).parked.all(GROUP)] == [30]
 
 
-def test_a_parked_cell_that_ends_the_process_is_not_tried_again_by_itself_but_by_hand(
+def test_a_parked_cell_that_ends_the_process_is_retried_only_on_request(
     datastore: Datastore,
 ) -> None:
     put_in_one_shard(datastore, 20)
@@ -218,7 +218,7 @@ def test_a_death_while_tries_are_counted_leaves_no_cell_out_and_no_count_behind(
     assert on_record(datastore) == []
 
 
-def test_whoever_was_overtaken_changes_no_count(datastore: Datastore) -> None:
+def test_a_worker_that_was_overtaken_changes_no_count(datastore: Datastore) -> None:
     shard = put_in_one_shard(datastore, 30)
     ran: list[int] = []
     function = deadly(ran, lambda added_id: added_id == 5)

@@ -126,7 +126,7 @@ def test_an_exit_in_the_function_is_a_failure_like_any_other(datastore: Datastor
     assert "SystemExit: 3" in worker.parked.all(GROUP)[0].error
 
 
-def test_a_damaged_body_parks_its_cell_and_nobody_who_needs_no_body_sees_it(
+def test_a_damaged_body_parks_its_cell_and_readers_without_bodies_do_not_notice(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[UUID] = []
@@ -171,7 +171,7 @@ def test_a_damaged_body_parks_its_cell_and_nobody_who_needs_no_body_sees_it(
         {"start": 7},
     ],
 )
-def test_what_cannot_be_meant_is_refused_where_it_is_written(wrong: dict[str, Any]) -> None:
+def test_an_invalid_trigger_declaration_is_refused_at_the_decorator(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         trigger("BASE", **wrong)
 

@@ -42,14 +42,14 @@ def ends(datastore: Datastore) -> dict[int, int]:
     return {shard: head.watermark for shard, head in datastore.heads().items()}
 
 
-def test_a_group_begins_at_the_earliest_cell_unless_told_otherwise(datastore: Datastore) -> None:
+def test_a_group_begins_at_the_earliest_cell_by_default(datastore: Datastore) -> None:
     put(datastore, range(20))
     ran: list[UUID] = []
     started(datastore, ran, "earliest").work()
     assert sorted(ran) == sorted(map(row, range(20)))
 
 
-def test_latest_is_where_the_log_ended_when_the_group_first_began_whoever_comes_first_to_a_shard(
+def test_latest_is_the_end_of_the_log_when_the_group_first_began_for_every_worker(
     datastore: Datastore,
 ) -> None:
     put(datastore, range(20))
@@ -93,7 +93,7 @@ def test_a_group_that_has_offsets_of_an_earlier_version_begins_its_other_shards_
     assert worker.offsets() == ends(datastore)
 
 
-def test_a_moment_is_the_first_cell_at_or_after_it(datastore: Datastore) -> None:
+def test_a_start_at_a_moment_is_the_first_cell_at_or_after_it(datastore: Datastore) -> None:
     put(datastore, range(20))
     moment = max(
         cell.created_at
@@ -162,7 +162,7 @@ def test_latest_is_the_end_of_the_cells_that_are_shown(
         "start.after_first_offsets",
     ],
 )
-def test_latest_does_not_slide_whatever_moment_the_first_worker_dies_at(
+def test_latest_does_not_slide_when_the_first_worker_dies_at_any_step(
     datastore: Datastore, failpoint: str
 ) -> None:
     put(datastore, range(20))
@@ -179,7 +179,7 @@ def test_latest_does_not_slide_whatever_moment_the_first_worker_dies_at(
     )
 
 
-def test_of_two_workers_that_begin_at_once_one_settles_it(
+def test_of_two_workers_that_begin_at_once_one_chooses_the_start(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = StartOfGroup(datastore, StoreCoordinator(datastore.state), GROUP, "latest")

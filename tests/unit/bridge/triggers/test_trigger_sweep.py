@@ -218,7 +218,7 @@ def test_a_shard_that_was_taken_over_keeps_the_others_from_being_saved_only_once
 
 
 @pytest.mark.usefixtures("saving_at_once")
-def test_what_could_not_be_saved_is_saved_by_each_shard_before_it_goes_on(
+def test_unsaved_offsets_are_saved_by_each_shard_before_it_continues(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder()
@@ -255,7 +255,7 @@ def test_what_could_not_be_saved_is_saved_by_each_shard_before_it_goes_on(
     assert sum(map(len, recorder.ran.values())) == 3 * ROWS
 
 
-def test_a_sweep_takes_no_more_than_its_cells_and_goes_on_with_the_shards_behind_them(
+def test_a_sweep_takes_a_bounded_number_of_cells_and_continues_with_later_shards(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder, read = Recorder(), list[int]()
@@ -320,7 +320,7 @@ def test_a_busy_shard_keeps_no_other_from_its_turn(
     assert sweeping.locations()[last] >= target
 
 
-def test_nothing_runs_in_a_sweep_under_a_claim_that_is_void(
+def test_no_cell_runs_in_a_sweep_under_a_void_claim(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process was paused, and another worker has the shard."""
@@ -352,7 +352,7 @@ def test_large_cells_make_the_next_sweep_smaller(datastore: Datastore) -> None:
     assert sweeping.sweep._cells_max == sweep.SWEEP_CELLS_MAX
 
 
-def test_a_shard_whose_log_gives_less_than_its_head_tells_waits_by_itself(
+def test_a_shard_whose_log_gives_less_than_its_head_says_waits_alone(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder()

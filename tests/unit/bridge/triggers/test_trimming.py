@@ -96,7 +96,7 @@ def commit(
     coordinator.commit_offsets(group, {(topic, shard): CommittedOffset(offset) for shard in shards})
 
 
-def test_shards_are_trimmed_below_an_id_and_it_is_remembered_who_did_it_and_why(
+def test_a_trim_below_an_id_is_recorded_with_operator_and_reason(
     store: Datastore, coordinator: Coordinator
 ) -> None:
     trimming = Trimming(store, coordinator)
@@ -197,7 +197,7 @@ def test_a_trim_that_says_nothing_or_too_much_is_refused(
 
 
 @pytest.mark.parametrize("topic", ["trips", "trips.BASE", "trips@latest", "fares"])
-def test_nothing_goes_that_a_consumer_group_has_not_come_to_unless_it_is_named(
+def test_cells_that_a_consumer_group_has_not_read_are_trimmed_only_when_it_is_named(
     store: Datastore, coordinator: Coordinator, topic: str
 ) -> None:
     commit(coordinator, "reports", "trips", 9)
@@ -219,7 +219,7 @@ def test_nothing_goes_that_a_consumer_group_has_not_come_to_unless_it_is_named(
     assert trim_history(store.state)[-1].although == ["reports"]
 
 
-def test_a_parked_cell_is_needed_and_one_that_went_all_the_same_stays_parked_with_the_reason(
+def test_a_parked_cell_blocks_a_trim_and_a_trimmed_one_stays_parked_with_the_reason(
     store: Datastore, coordinator: Coordinator
 ) -> None:
     recorder = Recorder()
@@ -254,7 +254,7 @@ def test_a_parked_cell_is_needed_and_one_that_went_all_the_same_stays_parked_wit
 
 
 @pytest.mark.parametrize("kind", COORDINATIONS)
-def test_a_trigger_that_was_overtaken_stands_still_until_somebody_says_where_it_goes_on(
+def test_a_trigger_overtaken_by_a_trim_stands_still_until_an_operator_sets_the_location(
     store: Datastore, kind: str
 ) -> None:
     recorder = Recorder()
@@ -324,7 +324,7 @@ def test_an_index_that_has_not_come_so_far_needs_the_cells(
     assert trimming.run(trimming.plan([0], below=1), BY) == 1
 
 
-def test_an_index_is_what_the_cells_say_after_trims_beside_writes_and_its_worker(
+def test_an_index_equals_the_cells_after_trims_beside_writes_and_its_worker(
     tmp_path: Path,
 ) -> None:
     """Rows move between drivers, and are trimmed as soon as the index has come past them. A busy

@@ -92,7 +92,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 @example([("put", 0), ("look", 0), ("put and look as work ends", 0)])
-def test_every_cell_is_run_whatever_comes_between_the_looks(steps: list[tuple[str, int]]) -> None:
+def test_every_cell_is_run_under_any_events_between_the_looks(steps: list[tuple[str, int]]) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         Datastore.open_embedded(Path(folder), shards=SHARDS) as datastore,

@@ -119,7 +119,7 @@ FIELDS = {
         ("maybe", "x", "is text, none of [null, long]"),
     ],
 )
-def test_what_would_become_another_value_does_not_fit_and_the_reason_names_the_member(
+def test_a_lossy_conversion_is_a_mismatch_whose_reason_names_the_member(
     field: str, value: Any, reason: str
 ) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": field, "type": FIELDS[field]}]}
@@ -157,7 +157,7 @@ def test_a_missing_member_fits_only_where_the_default_is_null_and_null_does_not_
             encoder.encode(body)
 
 
-def test_a_type_that_holds_itself() -> None:
+def test_a_recursive_type_is_encoded() -> None:
     schema = {
         "type": "record",
         "name": "Node",

@@ -162,13 +162,13 @@ def test_a_change_keeps_the_rules_that_it_keeps(new: list[tuple[str, Any]], kept
     } == kept
 
 
-def test_another_name_of_the_record_keeps_none() -> None:
+def test_renaming_the_record_keeps_no_compatibility() -> None:
     assert cannot_read(root_of(schema_of(OLD, "Other")), root_of(schema_of(OLD))) == [
         "body: the type's name is Other, not R"
     ]
 
 
-def test_what_is_said_names_field_rule_and_version() -> None:
+def test_an_incompatibility_names_field_rule_and_version() -> None:
     old, older = (
         root_of(schema_of(OLD)),
         root_of(schema_of([*OLD, ("gone", {"type": "long", "default": 1})])),
@@ -192,7 +192,7 @@ def test_what_is_said_names_field_rule_and_version() -> None:
     ], "each earlier version counts, not only the last"
 
 
-def test_types_that_hold_themselves_are_compared_once() -> None:
+def test_recursive_types_are_compared_once() -> None:
     node = {
         "type": "record",
         "name": "Node",

@@ -177,7 +177,7 @@ def test_milliseconds_in_json_are_three_digits(datastore: Datastore) -> None:
     assert json.loads(early)["created_at"] == "1970-01-01T00:00:00.001Z"
 
 
-def test_another_layout_is_another_topic_and_its_blocks_are_not_shared(
+def test_another_layout_is_another_topic_with_blocks_of_its_own(
     datastore: Datastore,
 ) -> None:
     topics = [
@@ -196,7 +196,7 @@ def test_another_layout_is_another_topic_and_its_blocks_are_not_shared(
     ), "a topic of an earlier version is the same one"
 
 
-def test_a_body_that_does_not_fit_is_parked_where_it_has_no_place_whatever_is_settled_later(
+def test_an_unfit_body_without_a_place_is_parked_under_any_later_version(
     datastore: Datastore,
 ) -> None:
     alone = declared("typed", Layout("micros", "record"))
@@ -298,7 +298,7 @@ def test_an_envelope_with_milliseconds_has_an_id_of_its_own() -> None:
         ),
     ],
 )
-def test_a_configuration_that_asks_for_what_is_not_there_is_refused(
+def test_a_configuration_that_names_an_unknown_schema_is_refused(
     tmp_path: Path, said: str, error: str
 ) -> None:
     path = tmp_path / "cellfeed.yaml"

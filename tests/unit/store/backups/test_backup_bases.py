@@ -42,7 +42,7 @@ def compare(store: Datastore, base: Backup, first_of_later_epoch: int) -> None:
     check_same_store(store.engine, [base], epochs, store.heads())
 
 
-def test_a_log_in_which_a_later_epoch_began_below_the_end_of_the_base_is_another_one(
+def test_a_log_whose_later_epoch_began_below_the_bases_end_is_another_one(
     store: Datastore, folder: BackupFolder
 ) -> None:
     """A promotion has given ids to other cells that the base has."""

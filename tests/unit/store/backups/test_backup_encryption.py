@@ -176,7 +176,7 @@ def shown(place: Path) -> set[str]:
 # --- what stands in the files ---------------------------------------------------------------------
 
 
-def test_no_file_of_an_encrypted_backup_shows_what_users_put(
+def test_no_file_of_an_encrypted_backup_shows_a_users_data(
     source: Datastore, folder: BackupFolder, tmp_path: Path, key: Key
 ) -> None:
     plain = BackupFolder(tmp_path / "plain")
@@ -216,7 +216,7 @@ def test_dictionaries_are_encrypted(
         assert as_backed_up(store, source)
 
 
-def test_the_witness_of_a_plain_backup_stays_what_it_was(
+def test_the_witness_of_a_plain_backup_keeps_its_value(
     source: Datastore, folder: BackupFolder, key: Key, tmp_path: Path
 ) -> None:
     last = [log[-1] for log in cells(source)]
@@ -227,7 +227,7 @@ def test_the_witness_of_a_plain_backup_stays_what_it_was(
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
-def test_a_killed_encrypted_backup_shows_nothing_and_leaves_what_a_killed_plain_one_leaves(
+def test_a_killed_encrypted_backup_shows_no_data_and_leaves_the_files_of_a_killed_plain_one(
     source: Datastore, folder: BackupFolder, tmp_path: Path, key: Key, failpoint: str
 ) -> None:
     plain = BackupFolder(tmp_path / "plain")
@@ -287,7 +287,7 @@ def test_a_row_that_was_erased_since_is_erased_again(
         assert any(cell.row_key == ROW.bytes for log in cells(store) for cell in log)
 
 
-def test_the_encrypted_register_says_what_a_plain_one_says(
+def test_the_encrypted_register_has_the_content_of_a_plain_one(
     source: Datastore, folder: BackupFolder, tmp_path: Path, key: Key
 ) -> None:
     plain = BackupFolder(tmp_path / "plain")
@@ -468,7 +468,7 @@ def test_recipients_come_from_arguments_and_files(tmp_path: Path, key: Key, othe
     assert recipients_of([], []) is None
 
 
-def test_what_is_no_recipient_or_no_identity_is_refused_and_no_secret_is_shown(
+def test_an_invalid_recipient_or_identity_is_refused_and_no_secret_is_shown(
     tmp_path: Path, key: Key
 ) -> None:
     encrypted = tmp_path / "encrypted"

@@ -92,7 +92,7 @@ def test_cells_that_are_missing_end_a_backup_with_shard_and_ids(
     assert folder.look()[1] == [], "nothing is left of the one that failed"
 
 
-def test_cells_that_an_increment_lacks_end_it(
+def test_a_gap_in_an_increment_ends_its_use(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     base = backed_up(source, folder)
@@ -161,7 +161,7 @@ def test_a_body_that_does_not_decode_is_named_by_shard_and_id(
         backed_up(source, folder)
 
 
-def test_a_good_copy_of_the_master_takes_the_place_of_a_rotten_one(
+def test_a_good_copy_of_the_master_replaces_a_rotten_one(
     source: Datastore, folder: BackupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [good] = source.engine.scan(1, 17, 1)
@@ -213,7 +213,7 @@ def waited(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int, int]) -> Head
     return acknowledged_heads(_Heads(*told))[0]  # type: ignore[arg-type]
 
 
-def test_a_backup_waits_for_what_was_acknowledged_and_for_nothing_that_came_later(
+def test_a_backup_waits_for_acknowledged_cells_and_for_no_later_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert waited(monkeypatch, (50, 50, 1)).watermark == 50
@@ -242,7 +242,9 @@ def test_a_backup_waits_while_a_promotion_is_under_way(monkeypatch: pytest.Monke
     assert acknowledged_heads(Promoted((0, 7, 2)))[0].watermark == 7  # type: ignore[arg-type]
 
 
-def test_what_does_not_come_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_names_the_node_that_does_not_catch_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(
         StorageUnavailable, match=r"shard 0 from 50 to 59.*cellfeed cluster status"
     ) as told:

@@ -232,7 +232,7 @@ def test_pieces_of_a_log_that_do_not_follow_each_other_are_found_by_verify(
     assert verify([changed]) == [f"backup {base.name}: shard 0 lacks cells 0 to {end - 1}"]
 
 
-def test_nothing_goes_while_the_newer_backup_is_rotten_inside(
+def test_no_backup_is_pruned_while_the_newer_one_is_rotten_inside(
     source: Datastore, folder: BackupFolder
 ) -> None:
     old = aged(backed_up(source, folder), 40)
@@ -281,7 +281,7 @@ def test_no_backup_of_another_store_of_that_name_lets_the_last_one_of_this_go(
     assert going(decide(folder, 30, NOW_US)) == {ours.name: "expired"}
 
 
-def test_what_somebody_put_into_a_backups_folder_stays_there_and_is_named(
+def test_foreign_files_in_a_backups_folder_stay_and_are_named(
     source: Datastore, folder: BackupFolder
 ) -> None:
     old = aged(backed_up(source, folder), 40)

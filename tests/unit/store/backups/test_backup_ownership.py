@@ -254,7 +254,7 @@ def everything_done_to(backups: Path, run_dir: Path, into: Path, in_the_way: set
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_ours_survives_everything(
+def test_foreign_files_and_folders_survive_every_command(
     kind: str, name: str, backups: Path, run_dir: Path, tmp_path: Path
 ) -> None:
     KINDS[kind](backups / name)
@@ -280,7 +280,7 @@ TAKES_THE_NAME = (
 
 
 @pytest.mark.parametrize("kind", ["backup", *TAKES_THE_NAME])
-def test_a_backup_whose_name_is_taken_is_not_made_and_what_is_there_stays(
+def test_a_backup_whose_name_is_taken_is_not_made_and_the_present_files_stay(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backups, then = tmp_path / "backups", datetime(2026, 3, 1, 12, tzinfo=UTC)

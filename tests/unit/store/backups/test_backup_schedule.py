@@ -105,7 +105,7 @@ def nothing() -> None:
     pass
 
 
-def test_increments_stand_on_each_other_and_a_restart_continues_them(
+def test_increments_build_on_each_other_and_a_restart_continues_them(
     store: Datastore, folder: BackupFolder
 ) -> None:
     reports = scheduled(store, folder, Turns(lambda: store.put_new_cells(rides(100, 50)), nothing))
@@ -164,7 +164,7 @@ def test_a_schedule_with_recipients_encrypts_and_new_recipients_begin_with_a_ful
         check_config(Config(backups=[BackupsConfig("backups", recipients=["age1x"])]))
 
 
-def test_nothing_is_taken_onto_a_damaged_backup(
+def test_no_increment_is_taken_onto_a_damaged_backup(
     store: Datastore, folder: BackupFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduled(store, folder, Turns(nothing))
@@ -263,7 +263,7 @@ def test_the_folder_of_another_store_is_left_alone_and_both_ids_are_named(
     assert reports[-1].backup is None
 
 
-def test_what_is_older_than_the_declared_time_goes_and_the_recovery_point_stays(
+def test_backups_older_than_the_declared_time_go_and_the_recovery_point_stays(
     store: Datastore, folder: BackupFolder
 ) -> None:
     scheduled(store, folder, Turns(nothing))

@@ -102,7 +102,7 @@ def epoch_of(store: Datastore) -> int:
 
 
 @pytest.mark.parametrize("what", ["a folder", "a file", "a link"])
-def test_what_no_restore_has_made_is_in_the_way_and_stays(
+def test_foreign_files_at_the_target_block_a_restore_and_stay(
     store: Datastore, folder: BackupFolder, tmp_path: Path, what: str
 ) -> None:
     backed_up(store, folder)
@@ -126,7 +126,7 @@ def test_what_no_restore_has_made_is_in_the_way_and_stays(
 
 
 @pytest.mark.parametrize("left", ["nothing", "a marker", "all"])
-def test_what_a_killed_restore_left_is_taken_away(
+def test_leftovers_of_a_killed_restore_are_removed(
     store: Datastore, folder: BackupFolder, tmp_path: Path, left: str
 ) -> None:
     backed_up(store, folder)
@@ -195,7 +195,7 @@ def test_a_tail_ends_where_an_id_is_missing_and_later_ids_count_as_read(
     assert (beyond.shard, beyond.location, beyond.leader_epoch) == (0, 18, epoch)
 
 
-def test_a_trimmed_front_does_not_come_back(
+def test_a_trimmed_front_is_not_restored(
     store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     backed_up(store, folder)

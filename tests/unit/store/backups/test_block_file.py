@@ -49,7 +49,7 @@ def test_a_flipped_bit_anywhere_is_damage(at: int) -> None:
         read(bytes(damaged))
 
 
-def test_cells_of_a_payload_are_all_of_it() -> None:
+def test_the_cells_of_a_payload_fill_it() -> None:
     payload = cells_payload(3, CELLS)
     assert cells_of(payload, "cells-1") == (3, CELLS)
     for wrong in (payload + b"\0", payload[:-1], payload[:20], b""):

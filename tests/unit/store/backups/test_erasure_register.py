@@ -353,7 +353,7 @@ def test_a_restore_and_a_backup_need_one_good_copy(
         restored_into(tmp_path / "old", folder, first)
 
 
-def test_two_registers_that_differ_are_told_apart_by_nobody(
+def test_two_differing_registers_are_not_merged_by_any_reader(
     source: Datastore, folder: BackupFolder
 ) -> None:
     backed_up(source, folder)

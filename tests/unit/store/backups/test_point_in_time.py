@@ -444,7 +444,7 @@ def test_where_nothing_proves_that_two_backups_are_of_one_store_nothing_is_resto
         chosen_at(folder, point.at_us)
 
 
-def test_a_trim_that_no_history_tells_of_stays(
+def test_a_trim_that_no_history_records_stays(
     store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     store.put_new_cells(rides(0, 40))

@@ -59,7 +59,7 @@ def test_two_restores_of_one_backup_are_in_leader_epochs_of_their_own(tmp_path: 
     assert told == {(0, end), (-1, -1)}
 
 
-def test_epochs_lie_above_what_a_lost_store_may_have_promoted_to() -> None:
+def test_epochs_after_a_restore_are_above_any_that_a_lost_store_may_have_reached() -> None:
     drawn = [epoch_of_next_history(7) for _ in range(1_000)]
     assert all(7 + EPOCHS_LEFT_OUT <= epoch < 7 + EPOCHS_LEFT_OUT + EPOCHS_DRAWN for epoch in drawn)
     assert len(set(drawn)) > 990

@@ -44,7 +44,7 @@ NOW_US = 1_800_000_000_000_000
 
 
 @pytest.mark.parametrize("kind", COORDINATIONS)
-def test_a_trigger_goes_on_over_a_restored_log(kind: str, tmp_path: Path) -> None:
+def test_a_trigger_continues_over_a_restored_log(kind: str, tmp_path: Path) -> None:
     folder, tree = BackupFolder(tmp_path / "backups"), ZooKeeperTree()
     recorder = Recorder()
     with (

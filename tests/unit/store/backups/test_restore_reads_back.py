@@ -57,7 +57,7 @@ class ForgetfulTarget(SqliteTarget):
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_storage_that_holds_another_body_is_not_opened_whichever_log_it_is_in(
+def test_a_restored_store_with_a_wrong_body_in_any_log_is_not_opened(
     backup: Backup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: int
 ) -> None:
     monkeypatch.setattr(ForgetfulTarget, "shard", shard)

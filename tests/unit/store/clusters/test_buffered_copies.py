@@ -102,7 +102,7 @@ def drained(table: Table, own: Own) -> int:
     return drain.drain_once(older_than_s=0)
 
 
-def test_a_copy_goes_only_when_a_minion_of_the_own_cluster_holds_the_cell() -> None:
+def test_a_buffered_copy_goes_only_when_a_minion_of_its_own_cluster_has_the_cell() -> None:
     table = Table()
     table.add("c1", [cell(1), cell(2)])
     own = Own([PutResult(Outcome.STORED, 0, 6), PutResult(Outcome.EXISTS, 0, 5)], held=6)
@@ -123,7 +123,7 @@ def test_an_accepted_cell_that_conflicts_is_kept_and_marked_and_a_mere_copy_goes
     assert list(table.conflicts.values()) == ["another body is stored"]
 
 
-def test_what_waits_of_an_erased_row_goes_accepted_or_not() -> None:
+def test_buffered_cells_of_an_erased_row_are_removed_accepted_or_not() -> None:
     table = Table()
     table.add("c1", [cell(1)])
     table.accept("c1", [cell(1)])

@@ -79,7 +79,7 @@ def test_the_copies_of_a_put_that_failed_definitely_go() -> None:
     assert other.calls == [("add", [HURT, WELL]), ("remove_copies", [HURT])]
 
 
-def test_the_drain_leaves_an_accepted_one_to_a_person_and_goes_on_with_the_others() -> None:
+def test_the_drain_leaves_a_damaged_accepted_cell_to_an_operator_and_takes_the_others() -> None:
     table = Table(
         [
             BufferedCell(1, "own", HURT, 0, True),

@@ -142,7 +142,7 @@ def test_without_any_copy_the_own_answer_stands() -> None:
         Clusters(2, AWAY, **away).put()
 
 
-def test_a_copy_that_may_be_there_leaves_what_failed_unknown() -> None:
+def test_a_copy_that_may_exist_leaves_the_failed_put_unknown() -> None:
     """The drain may write it later."""
     tables = {name: Table(add=OPEN, accept=AWAY) for name in "abc"}
     results = Clusters(1, AWAY, **tables).put()
@@ -165,7 +165,7 @@ def test_only_the_cells_that_the_own_log_did_not_take_are_answered_for_by_a_buff
         assert clusters.tables[name].called("remove_copies") == [("own", [CELLS[2]])]
 
 
-def test_what_one_buffer_does_not_answer_for_the_next_one_is_asked_for() -> None:
+def test_the_next_buffer_is_asked_when_one_does_not_answer() -> None:
     clusters = Clusters(3, AWAY)
     order: list[str] = []
 
@@ -279,7 +279,7 @@ def test_young_copies_are_left_alone_and_each_piece_follows_the_one_before(
         (PutResult(Outcome.UNKNOWN, 0, 7, error=OPEN), False),
     ],
 )
-def test_a_cell_goes_once_a_minion_of_its_own_cluster_holds_it(
+def test_a_buffered_cell_goes_once_a_minion_of_its_own_cluster_has_it(
     result: PutResult, goes: bool
 ) -> None:
     table = Table()

@@ -31,7 +31,7 @@ def raising(error: Exception) -> Any:
 # --- heads ----------------------------------------------------------------------------------------
 
 
-def test_what_is_known_of_a_shard_that_arrives_takes_nothing_back(cluster: Cluster) -> None:
+def test_known_heads_of_an_arriving_shard_never_go_back(cluster: Cluster) -> None:
     before = cluster.heads()[0]
     cluster.assign([0], {0: head(4, log_start=2)})
     assert cluster.shown(0) == before.watermark == 9
@@ -56,14 +56,16 @@ def test_a_log_starts_at_its_watermark_at_the_latest(
     assert (found.log_start, found.watermark) == (9, 9)
 
 
-def test_nobody_knows_where_the_log_of_a_master_that_is_away_ends(
+def test_the_end_of_a_log_is_unknown_while_its_master_is_away(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
     nodes["a"].why_not = "it does not answer"
     assert cluster.heads()[0].next_added_id == ADDED_ID_MAX
 
 
-def test_ends_are_told_of_the_clusters_own_shards(cluster: Cluster, nodes: dict[str, Node]) -> None:
+def test_a_cluster_reports_ends_of_its_own_shards_only(
+    cluster: Cluster, nodes: dict[str, Node]
+) -> None:
     def look(node: Node) -> None:
         node.says(10)
         node.view = NodeView(ROLE, {0: head(10), 1: head(5)})
@@ -107,7 +109,7 @@ def test_a_poor_answer_is_better_than_damage(cluster: Cluster, nodes: dict[str, 
         cluster.read(named)
 
 
-def test_what_was_shown_is_looked_for_beyond_a_sure_master(cluster: Cluster) -> None:
+def test_a_shown_cell_is_looked_for_beyond_a_sure_master(cluster: Cluster) -> None:
     assert cluster.read(named, enough=lambda value: value != "a") == ("a", False)
     value, stale = cluster.read(named, enough=lambda v: v != "a", shown=True)
     assert value in ("b", "c")
@@ -143,7 +145,7 @@ def test_a_master_that_no_minion_confirms_is_not_sure(
 # --- trims and erasures ---------------------------------------------------------------------------
 
 
-def test_nothing_is_trimmed_that_a_member_does_not_hold_or_tell(
+def test_cells_that_a_member_lacks_or_does_not_report_are_not_trimmed(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
     nodes["c"].view = NodeView(ROLE, {})
@@ -171,7 +173,7 @@ def step(
     return STEPS[request.param]
 
 
-def test_a_step_is_answered_when_a_minion_has_what_the_master_tells_after_it(
+def test_a_step_is_answered_when_a_minion_has_the_masters_position_after_it(
     cluster: Cluster, nodes: dict[str, Node], step: Any
 ) -> None:
     run, told = step

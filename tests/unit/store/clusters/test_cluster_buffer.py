@@ -189,7 +189,7 @@ def tables() -> Iterator[dict[str, Table]]:
         yield {"x": Table(*x), "y": Table(*y, rows)}
 
 
-def test_no_answer_is_more_certain_than_what_is_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_answer_is_more_certain_than_the_buffers_state(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "cellfeed.buffer")  # each table that fails is warned of
     cases = 0
     for copies in (1, 2):

@@ -90,7 +90,7 @@ def _is_left_alone(node: StorageNode) -> bool:
         return "left alone for a moment: timed out" in str(error)
 
 
-def test_calls_that_fail_at_once_count_whatever_was_looked_at_before(node: StorageNode) -> None:
+def test_calls_that_fail_at_once_count_for_any_earlier_look(node: StorageNode) -> None:
     def refused(_engine: object) -> NoReturn:
         raise StorageUnavailable("connection refused")
 

@@ -127,7 +127,7 @@ def test_a_master_whose_mode_cannot_change_takes_writes_again(
     assert servers.done == ["fenced", "opened"]
 
 
-def test_nothing_of_a_row_that_the_node_has_erased_is_listed_to_be_put_again(
+def test_cells_of_a_row_that_the_node_has_erased_are_not_listed_for_another_put(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [gone, stays] = rides(0, 2)

@@ -7,7 +7,7 @@ from cellfeed.store.clusters.model.roles import PROMOTIONS_KEPT, Role, newest
 FIRST = Role("c1", "a", 0, ["b", "c"])
 
 
-def test_the_first_promotion_that_a_node_has_not_heard_of_is_the_limit_of_what_it_shares() -> None:
+def test_a_node_shares_history_up_to_the_first_promotion_that_it_missed() -> None:
     role = (
         FIRST.promoted("b", ["c"], "0-1-10", 1)
         .promoted("c", ["b"], "0-2-50", 4)

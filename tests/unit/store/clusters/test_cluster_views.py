@@ -19,12 +19,12 @@ from cellfeed.store.errors import OutcomeUnknown, ProtectData, StorageUnavailabl
 from tests.support.stand_in_nodes import ROLE, Node, head, named
 
 
-def test_the_watermark_is_what_the_most_advanced_minion_holds(cluster: Cluster) -> None:
+def test_the_watermark_is_the_position_of_the_most_advanced_minion(cluster: Cluster) -> None:
     assert cluster.heads()[0].watermark == 9
     assert cluster.replicated() == {0: 9}
 
 
-def test_a_cluster_without_minions_shows_what_its_master_committed(nodes: dict[str, Node]) -> None:
+def test_a_cluster_without_minions_shows_its_masters_commits(nodes: dict[str, Node]) -> None:
     alone = Cluster("c1", [cast("StorageNode", nodes["a"])], [0], Watermark.REPLICATED)
     nodes["a"].says(10, Role("c1", "a", 1))
     assert alone.heads()[0].watermark == 10
@@ -57,7 +57,7 @@ def test_a_node_that_follows_and_is_no_minion_raises_no_watermark(nodes: dict[st
     assert made.replicated() == {0: 7}
 
 
-def test_the_first_look_waits_for_watchers_that_a_busy_machine_holds_up(
+def test_the_first_look_waits_for_watchers_that_a_busy_machine_delays(
     nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -116,7 +116,7 @@ def in_the_past(nodes: dict[str, Node], seconds: float = 1.0) -> None:
         node.heard_at_s -= seconds
 
 
-def test_a_master_says_what_is_absent_only_when_nobody_tells_of_another_by_now(
+def test_a_master_reports_absence_only_when_no_node_knows_of_another_master(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
     in_the_past(nodes)
@@ -170,7 +170,7 @@ def test_a_node_that_does_not_follow_the_master_is_not_read(
     assert cluster.read(only_minions) == ("c", True)
 
 
-def test_the_count_of_erasures_differs_for_each_node_that_reaches_one(
+def test_the_count_of_erasures_changes_for_each_node_that_reaches_one(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
     seen = [cluster.heads()[0].erasures]
@@ -181,7 +181,7 @@ def test_the_count_of_erasures_differs_for_each_node_that_reaches_one(
     assert cluster.heads()[0].erasures == seen[-1]
 
 
-def test_a_trim_stops_where_the_slowest_member_is_and_waits_for_a_silent_one(
+def test_a_trim_stops_at_the_slowest_member_and_waits_for_a_silent_one(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
     assert cluster.trim_limits() == {0: 7}
@@ -199,7 +199,7 @@ def test_no_read_starts_below_the_highest_log_start_of_a_node(
     assert cluster.heads()[0].log_start == 4
 
 
-def test_a_node_of_another_history_takes_no_part_whatever_epoch_it_is_in(
+def test_a_node_of_another_history_takes_no_part_in_any_epoch(
     nodes: dict[str, Node],
 ) -> None:
     ours, theirs = (
@@ -241,7 +241,7 @@ def test_a_history_that_gets_its_identity_meanwhile_stays_the_clusters(
     assert nodes["b"].on_role(msgspec.structs.replace(ROLE, history_id="2" * 32)) is not None
 
 
-def test_acknowledged_ends_are_told_after_the_call_by_the_master_and_a_majority(
+def test_acknowledged_ends_are_read_after_the_call_from_the_master_and_a_majority(
     nodes: dict[str, Node], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ends_while_answer(*names: str) -> dict[int, tuple[int, int]]:

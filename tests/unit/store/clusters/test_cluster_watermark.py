@@ -70,7 +70,7 @@ def after(state: State) -> Iterator[State]:
         yield state._replace(heard=True)
 
 
-def test_no_order_of_events_lets_the_watermark_fall_or_a_promotion_take_back_what_was_shown() -> (
+def test_no_order_of_events_lowers_the_watermark_or_lets_a_promotion_take_shown_cells_back() -> (
     None
 ):
     states = {State((), 0, None, None, heard=False, shown=0)}

@@ -87,7 +87,7 @@ def test_a_cluster_that_is_away_fails_its_own_cells_alone(placed: Placed) -> Non
 
 
 @pytest.mark.parametrize("moving", [0, 2])
-def test_a_shard_that_moves_holds_up_no_other_of_its_cluster(placed: Placed, moving: int) -> None:
+def test_a_shard_that_moves_delays_no_other_of_its_cluster(placed: Placed, moving: int) -> None:
     placed.clusters[0].raises = {moving: ShardMoving("on its way")}
     results = put(placed, [cell_of(0, 1), cell_of(2, 2)])
     wanted = [Outcome.STORED, Outcome.STORED]

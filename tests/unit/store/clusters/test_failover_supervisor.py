@@ -133,7 +133,7 @@ def test_half_of_the_nodes_are_no_majority(
     assert looks(supervisor, watched) == [1]
 
 
-def test_nobody_is_promoted_while_a_minion_hears_the_master(
+def test_no_minion_is_promoted_while_one_hears_the_master(
     supervisor: FailoverSupervisor, watched: Watched
 ) -> None:
     watched.lose("a")

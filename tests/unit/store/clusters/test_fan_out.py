@@ -40,7 +40,7 @@ def test_all_are_under_way_at_the_same_time_and_the_answers_come_in_order(fan_ou
     assert fan_out.each({"a": 1, "b": 2, "c": 3}, read) == ["a1", "b2", "c3"]
 
 
-def test_the_error_told_is_the_first_in_order_once_every_read_has_ended(fan_out: FanOut) -> None:
+def test_the_first_error_in_order_is_raised_once_every_read_has_ended(fan_out: FanOut) -> None:
     third_failed, ended = threading.Event(), list[str]()
 
     def read(key: str, _: int) -> None:

@@ -128,7 +128,7 @@ def test_kept_heads_are_those_of_a_cluster_that_keeps_none(
         } == last
 
 
-def test_only_the_shards_of_which_a_node_reports_something_else_are_worked_out(
+def test_only_shards_whose_report_changed_are_worked_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, nodes = made()

@@ -21,7 +21,7 @@ def test_the_fence_is_the_one_whose_target_has_the_note_wherever_the_clusters_st
         assert fence[0] == "b"
 
 
-def test_what_was_cleaned_in_the_middle_misleads_nobody() -> None:
+def test_a_note_cleaned_half_way_misleads_no_reader() -> None:
     clusters = {
         "a": told(leaves_to="b"),
         "b": told(),

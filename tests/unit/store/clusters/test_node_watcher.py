@@ -75,7 +75,7 @@ def test_a_look_that_a_defect_ends_counts_as_a_node_that_is_away_and_the_next_on
     assert node.view.heads == HEADS
 
 
-def test_a_defect_of_who_is_told_of_the_role_ends_no_watching(
+def test_a_defect_in_a_listener_for_roles_ends_no_watching(
     node: StorageNode, engine: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = engine.looks

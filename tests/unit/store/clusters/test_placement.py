@@ -45,9 +45,7 @@ class Serving:
         self.assigned.append((list(shards), arrived, self.when_assigned()))
 
 
-def test_a_shard_that_moved_comes_with_the_head_that_was_shown_before_anybody_is_sent_there() -> (
-    None
-):
+def test_a_moved_shard_brings_its_shown_head_before_any_caller_is_sent_there() -> None:
     before = even_map("trips", 4, ["c1", "c2"])
     clusters = {name: Serving(name, before) for name in ("c1", "c2")}
     placement = Placement("trips", 4, cast("Mapping[str, Cluster]", clusters))

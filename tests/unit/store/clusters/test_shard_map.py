@@ -97,7 +97,7 @@ def test_a_plan_that_leaves_no_cluster_is_refused() -> None:
         plan_moves({0: "c1"}, ["c1"], ["c9"])
 
 
-def test_shards_are_told_as_ranges() -> None:
+def test_shards_are_printed_as_ranges() -> None:
     assert ranges_text([7, 0, 1, 2]) == "0-2,7"
 
 

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("no_other_stores")
         max_size=20,
     )
 )
-def test_any_bodies_come_back_as_they_were(bodies: list[dict[str, object]]) -> None:
+def test_any_bodies_are_decoded_to_their_original(bodies: list[dict[str, object]]) -> None:
     dictionary = known_dictionaries.know(first())
     texts = [canonical_json.canonical(body) for body in bodies]
     for stored, text in zip(encode_with(dictionary, texts), texts, strict=True):
@@ -51,7 +51,7 @@ def test_any_bodies_come_back_as_they_were(bodies: list[dict[str, object]]) -> N
         assert decoded_bytes_bound(stored) == len(text)
 
 
-def test_only_short_bodies_of_columns_with_a_dictionary_take_it() -> None:
+def test_only_short_bodies_of_columns_with_a_dictionary_use_it() -> None:
     base, status = rides(0, 30), rides(0, 30, "STATUS")
     long = [
         NewCell(
@@ -104,7 +104,7 @@ def mixed(source: dict[int, Dictionary], each: int) -> tuple[list[bytes], list[b
 
 
 @pytest.mark.parametrize("each", [1, 10, 400])
-def test_many_bodies_of_any_codecs_are_decoded_as_each_of_them(
+def test_many_bodies_of_any_codecs_are_decoded_as_one_by_one(
     source: dict[int, Dictionary], each: int
 ) -> None:
     stored, texts = mixed(source, each)

@@ -41,7 +41,7 @@ def test_a_dictionary_that_was_never_seen_is_looked_up_once(source: dict[int, Di
     assert asked == [first().dictionary_id]
 
 
-def test_one_that_no_store_has_is_named(source: dict[int, Dictionary]) -> None:
+def test_an_unknown_dictionary_is_named(source: dict[int, Dictionary]) -> None:
     with pytest.raises(
         DataDamaged, match=f"names dictionary {first().name}, which no open store has"
     ):
@@ -50,7 +50,7 @@ def test_one_that_no_store_has_is_named(source: dict[int, Dictionary]) -> None:
     assert decode_body(encoded()[0]) == rides(0, 1)[0].body_json
 
 
-def test_a_store_that_does_not_answer_is_not_taken_for_one_that_lost_it(
+def test_a_store_that_does_not_answer_is_not_taken_for_one_that_lost_its_dictionary(
     source: dict[int, Dictionary],
 ) -> None:
     def silent(_: int) -> Dictionary | None:
@@ -80,7 +80,7 @@ def test_an_id_means_one_content() -> None:
         known_dictionaries.know(twin)
 
 
-def test_an_exported_line_comes_back_and_a_damaged_one_is_refused() -> None:
+def test_an_exported_line_is_imported_again_and_a_damaged_one_is_refused() -> None:
     line = to_line(first())
     assert from_line(line) == first()
     for damaged in (

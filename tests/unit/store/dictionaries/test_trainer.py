@@ -84,7 +84,7 @@ class FakeStore:
     def check(self) -> None: ...
 
 
-def test_puts_take_what_is_in_use_under_their_epoch_and_nothing_that_is_lost() -> None:
+def test_puts_use_the_current_dictionary_under_its_epoch_and_never_a_lost_one() -> None:
     store, now_s = FakeStore(), [0.0]
     puts = DictionariesOfPuts(store, lambda: now_s[0])
     assert puts.under(1) == {}
@@ -202,7 +202,7 @@ def test_a_trainer_that_a_defect_of_the_store_ends_runs_again(
     wait_until(lambda: bool(store.turns), "a dictionary in use")
 
 
-def test_columns_of_which_little_is_written_keep_no_other_one_out(
+def test_columns_with_few_writes_keep_no_other_one_out(
     training: Callable[[FakeStore], DictionaryTrainer],
 ) -> None:
     store = FakeStore()
@@ -215,7 +215,7 @@ def test_columns_of_which_little_is_written_keep_no_other_one_out(
     assert [turn.column_name for turn in store.turns] == ["BASE"]
 
 
-def test_a_store_holds_so_many_and_not_one_more() -> None:
+def test_a_store_has_at_most_the_limit_of_dictionaries() -> None:
     store = FakeStore()
     store.contents = dict.fromkeys(range(DICTIONARIES_MAX), first())
     with pytest.raises(InvalidRequest, match=f"has {DICTIONARIES_MAX} dictionaries"):

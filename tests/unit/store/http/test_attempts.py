@@ -108,7 +108,9 @@ def test_a_worker_that_cannot_answer_is_asked_last_until_it_is_trusted_again() -
 
 
 @pytest.mark.parametrize("kind", [NotFound, InvalidRequest])
-def test_what_a_worker_refuses_for_good_is_asked_of_nobody_else(kind: type[CellfeedError]) -> None:
+def test_a_request_that_a_worker_refuses_for_good_is_sent_to_no_other(
+    kind: type[CellfeedError],
+) -> None:
     workers = [ScriptedWorker(name, error(kind)) for name in "ab"]
     with pytest.raises(kind):
         call(attempts(*workers), writes=True)
@@ -117,7 +119,7 @@ def test_what_a_worker_refuses_for_good_is_asked_of_nobody_else(kind: type[Cellf
 
 @pytest.mark.parametrize("first", [OPEN, error(OutcomeUnknown)])
 @pytest.mark.parametrize("then", [REFUSED, error(Overloaded), error(InvalidRequest)])
-def test_a_write_that_may_have_been_done_is_not_told_as_refused_and_a_read_is(
+def test_a_write_that_may_have_happened_is_not_reported_as_refused_and_a_read_is(
     first: Answer | AttemptFailed, then: Answer | AttemptFailed
 ) -> None:
     with pytest.raises(OutcomeUnknown, match="ask for the same again"):
@@ -144,7 +146,7 @@ def test_refusals_alone_are_the_last_ones_error() -> None:
         call(attempts(ScriptedWorker("a", REFUSED, error(Overloaded))), writes=True)
 
 
-def test_a_neighbour_in_the_place_of_one_worker_costs_an_attempt_and_of_all_is_told() -> None:
+def test_a_foreign_store_at_one_address_costs_an_attempt_and_at_all_is_an_error() -> None:
     neighbour = ScriptedWorker("neighbour", error(OtherHistory))
     sound = ScriptedWorker("sound", Answer(200, b"yes", "mine"))
     made = attempts(neighbour, sound)
@@ -156,7 +158,7 @@ def test_a_neighbour_in_the_place_of_one_worker_costs_an_attempt_and_of_all_is_t
         call(made, writes=True)
 
 
-def test_answers_are_of_the_history_of_the_first_one() -> None:
+def test_all_answers_are_of_the_history_of_the_first_one() -> None:
     worker = ScriptedWorker(
         "a", Answer(200, b"old"), Answer(200, b"one", "mine"), Answer(200, b"two", "other")
     )

@@ -164,7 +164,7 @@ def test_refusals_alone_are_definite(kind: type[CellfeedError]) -> None:
         assert len(requests) >= 2
 
 
-def test_cells_of_a_batch_that_may_come_to_something_are_sent_again_alone() -> None:
+def test_undecided_cells_of_a_batch_alone_are_sent_again() -> None:
     def results(*outcomes: dict[str, Any]) -> bytes:
         return answer(200, {"results": outcomes})
 
@@ -306,7 +306,7 @@ def test_one_connection_serves_one_request_after_another() -> None:
         assert connections == [20]
 
 
-def test_a_kept_connection_that_the_worker_closes_costs_another_attempt_and_nothing_else() -> None:
+def test_a_kept_connection_that_the_worker_closes_only_costs_another_attempt() -> None:
     connections: list[int] = []
 
     def talk(peer: socket.socket) -> None:

@@ -157,7 +157,7 @@ def test_malformed_messagepack_is_refused(content: bytes) -> None:
         document_from(content, MSGPACK)
 
 
-def test_a_read_request_names_what_is_wrong() -> None:
+def test_a_refused_read_request_names_its_fault() -> None:
     with pytest.raises(InvalidRequest, match="ref_key"):
         message_from(b'{"keys":[{"row_key":"x","column_name":"B"}]}', JSON, GetCellsMessage)
     with pytest.raises(InvalidRequest, match="unknown field"):

@@ -66,7 +66,7 @@ def test_all_puts_of_a_commit_are_answered_with_one_wake_up_of_the_loop(
     assert len(wake_ups) == 1
 
 
-def test_puts_that_are_answered_while_the_loop_runs_are_all_told() -> None:
+def test_puts_answered_while_the_loop_runs_are_all_resolved() -> None:
     datastore = HeldDatastore()
 
     def answer_one_by_one() -> None:
@@ -88,7 +88,7 @@ def test_puts_that_are_answered_while_the_loop_runs_are_all_told() -> None:
     assert asyncio.run(put_all()) == [[STORED]] * 1000
 
 
-def test_an_answer_that_was_there_before_anybody_waited_is_given() -> None:
+def test_an_answer_that_precedes_its_waiter_is_delivered() -> None:
     datastore = HeldDatastore()
 
     async def put() -> list[PutResult]:

@@ -56,7 +56,7 @@ def test_reads_that_came_together_are_one_turn(monkeypatch: pytest.MonkeyPatch) 
     in_loop(test, FILE_READ_THREADS, in_turns=True)
 
 
-def test_a_read_that_takes_long_holds_up_nobody_of_its_turn() -> None:
+def test_a_long_read_delays_no_other_of_its_turn() -> None:
     go_on, begun = threading.Event(), threading.Event()
 
     def long_read() -> str:

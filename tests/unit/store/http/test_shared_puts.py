@@ -147,7 +147,7 @@ def test_sharing_can_be_switched_off(kind: Any, callers: ThreadPoolExecutor) -> 
 @pytest.mark.parametrize(
     "refused", [InvalidRequest("too much for this worker"), StorageUnavailable("away")]
 )
-def test_what_refuses_a_shared_request_is_asked_for_each_cell_alone(
+def test_a_refused_shared_request_is_repeated_cell_by_cell(
     kind: Any,
     callers: ThreadPoolExecutor,
     refused: InvalidRequest | StorageUnavailable,
@@ -217,7 +217,7 @@ def test_a_cell_that_a_shared_request_may_have_stored_has_not_failed(
                 put.result()
 
 
-def test_nobody_waits_for_a_request_that_hangs(
+def test_no_caller_waits_for_a_request_that_hangs(
     kind: Any, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held()
@@ -254,7 +254,7 @@ def test_a_shared_request_that_hangs_is_ended_and_its_cells_go_alone(
     assert {len(cells) for cells in worker.puts} == {1, 5}
 
 
-def test_the_others_go_alone_when_the_sender_is_interrupted(
+def test_the_other_calls_go_one_by_one_when_the_sender_is_interrupted(
     callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, run = Held(), Blocking.run
@@ -321,7 +321,7 @@ def test_a_child_of_a_fork_has_a_queue_of_its_own(monkeypatch: pytest.MonkeyPatc
         assert puts._own is not parents
 
 
-def test_a_cancelled_caller_takes_nothing_from_the_others(
+def test_a_cancelled_caller_cancels_no_other(
     callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asynchronous_puts, "PATIENCE_S", 30.0)
@@ -415,7 +415,9 @@ def test_every_put_is_in_one_request_or_waits_while_one_is_under_way(
     ("body", "fits"),
     [({}, BATCH_CELLS_MAX), ({"text": "x" * 900_000}, BATCH_BYTES_MAX // 900_011)],
 )
-def test_a_request_holds_what_one_may(body: dict[str, Any], fits: int) -> None:
+def test_a_shared_request_has_at_most_the_cells_and_bytes_of_one(
+    body: dict[str, Any], fits: int
+) -> None:
     queue: Queue[_Put] = Queue()
     cell = new_cell(uuid4(), "BASE", 1, body)
     first = queue.enter(_Put(cell))

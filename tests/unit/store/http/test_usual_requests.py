@@ -120,7 +120,7 @@ def test_a_whole_request_with_nothing_unusual_in_its_head_is_taken(data: bytes) 
         request(*FIELDS, line=b"POST http://localhost/v1/trips/cell HTTP/1.1\r\n"),
     ],
 )
-def test_anything_else_is_left_to_the_reader_of_all_requests(data: bytes) -> None:
+def test_unusual_requests_are_left_to_the_reader_of_all_requests(data: bytes) -> None:
     one = heads()
     assert one.request(data) is None
     assert one.request(USUAL) is not None  # and earlier requests change nothing
@@ -143,7 +143,7 @@ def test_one_head_says_nothing_about_another_length_number_or_path() -> None:
 
 
 @given(st.data())
-def test_what_is_taken_is_one_whole_message_of_that_body_to_httptools(data: Any) -> None:
+def test_a_request_on_the_fast_path_is_one_whole_message_to_httptools(data: Any) -> None:
     raw = bytearray(USUAL)
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(raw) - 1))

@@ -44,14 +44,14 @@ def body(pieces: Sequence[bytes], bytes_max: int, length: int | None = None) -> 
     return asyncio.run(read_body({"headers": headers}, receive, bytes_max))
 
 
-def test_a_body_has_as_many_bytes_as_it_may_and_no_more() -> None:
+def test_a_body_has_at_most_the_limit_of_bytes() -> None:
     assert body([b"12345"], 5) == body([b"12", b"345"], 5) == body([b"12345"], 5, 5) == b"12345"
     for pieces, length in (([b"123456"], None), ([b"123", b"456"], None), ([b""], 6)):
         with pytest.raises(BodyTooLarge):
             body(pieces, 5, length)
 
 
-def test_a_batch_has_as_many_cells_as_it_may_and_no_more() -> None:
+def test_a_batch_has_at_most_the_limit_of_cells() -> None:
     def batch(count: int) -> bytes:
         cell = {"row_key": str(UUID(int=1)), "column_name": "A", "ref_key": 1, "body": {}}
         return json.dumps({"cells": [cell] * count}).encode()
@@ -61,7 +61,7 @@ def test_a_batch_has_as_many_cells_as_it_may_and_no_more() -> None:
         puts_from(batch(BATCH_CELLS_MAX + 1), JSON, 16)
 
 
-def test_a_read_has_as_many_keys_as_it_may_and_no_more() -> None:
+def test_a_read_has_at_most_the_limit_of_keys() -> None:
     def keys(count: int) -> bytes:
         key = {"row_key": str(UUID(int=1)), "column_name": "A"}
         return json.dumps({"keys": [key] * count}).encode()
@@ -92,7 +92,7 @@ def test_text_that_is_no_location_is_refused_in_words(given: str) -> None:
         (b"", False),
     ],
 )
-def test_messagepack_is_for_those_who_accept_it_alone(accept: bytes, wanted: bool) -> None:
+def test_messagepack_is_sent_only_to_clients_that_accept_it(accept: bytes, wanted: bool) -> None:
     assert wants_msgpack({"headers": [(b"accept", accept)]}) is wanted
 
 

@@ -99,7 +99,7 @@ def test_a_row_that_gets_a_cell_at_every_look_is_reported_as_not_settled(index: 
     assert (index.check.report.unsettled, index.check.report.differences) == (1, 0)
 
 
-def test_nothing_is_mended_after_an_erasure_or_a_trim_since_the_row_was_looked_at(
+def test_no_entry_is_mended_after_an_erasure_or_a_trim_since_the_look(
     index: Index,
 ) -> None:
     index.put(1, "ann")
@@ -132,7 +132,7 @@ def test_a_wrong_field_at_the_rows_own_place_is_mended_there(index: Index) -> No
     assert index.differences() == []
 
 
-def test_a_row_that_came_back_since_it_was_looked_at_is_found_where_it_is(index: Index) -> None:
+def test_a_row_that_returned_since_the_look_is_found_in_its_place(index: Index) -> None:
     index.put(1, "ann")
     index.put(2, "bob")
     index.keep()
@@ -157,7 +157,7 @@ def test_a_later_cell_at_the_same_place_is_in_the_index_after_a_repair(index: In
     assert index.differences() == []
 
 
-def test_a_check_goes_on_where_the_log_starts_after_a_trim(
+def test_a_check_continues_at_the_logs_start_after_a_trim(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_module, "_CELLS", 2)

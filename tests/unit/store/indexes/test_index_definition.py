@@ -60,23 +60,25 @@ def test_a_definition_has_the_articles_form(tmp_path: Path) -> None:
         (("{ field: total, type: decimal }", "{ field: total"), 12, "not YAML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(change: tuple[str, str], line: int, told: str) -> None:
+def test_a_fault_in_a_definition_is_reported_with_its_line(
+    change: tuple[str, str], line: int, told: str
+) -> None:
     with pytest.raises(InvalidRequest, match=rf"^here\.yaml:{line}: .*{told}"):
         parse_definition(GOOD.replace(*change), "here.yaml")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "column_defs: []\ntable: a\ndatastore: b"])
-def test_what_is_no_definition_is_refused(text: str) -> None:
+def test_an_invalid_definition_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"definition:1"):
         parse_definition(text)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_definition_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"none\.yaml"):
         load_definition(tmp_path / "none.yaml")
 
 
-def test_a_definition_with_the_earlier_name_of_a_column_is_the_same_one() -> None:
+def test_a_definition_with_the_earlier_name_of_a_column_is_unchanged() -> None:
     """The digest names the version in a store: a new one would build every index again."""
     earlier = parse_definition(GOOD.replace("column_name", "column_key"))
     assert earlier == parse_definition(GOOD)

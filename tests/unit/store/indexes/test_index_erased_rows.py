@@ -31,7 +31,9 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
 
 
 @pytest.mark.parametrize("columns", ["*", ["BASE"]], ids=repr)
-def test_a_row_whose_body_is_gone_is_not_found_by_it(store: Datastore, columns: object) -> None:
+def test_a_row_whose_body_is_erased_is_not_found_by_its_values(
+    store: Datastore, columns: object
+) -> None:
     engine, indexes = store.engine, Indexes(store.engine)
     indexes._remembered[DEFINITION.table] = math.inf, VERSION
     engine.put([new_cell(UUID(int=row), "BASE", 1, {"driver": "ann"}) for row in (1, 2)])

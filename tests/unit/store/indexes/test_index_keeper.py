@@ -58,7 +58,7 @@ def test_a_batch_is_read_again_whole_after_a_trim_or_an_erasure(store: Datastore
     at_work.apply_together({0: cells})  # under the number that it has read: nothing is refused
 
 
-def test_nothing_of_a_row_comes_into_the_index_once_it_was_erased(store: Datastore) -> None:
+def test_no_entry_of_a_row_is_indexed_after_its_erasure(store: Datastore) -> None:
     put(store, 1, 1, "ann")
     put(store, 1, 2, "bob")
     put(store, 2, 1, "cid")

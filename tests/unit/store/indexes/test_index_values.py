@@ -50,7 +50,7 @@ def test_encoded_values_order_as_the_values_do(kind: str, data: st.DataObject) -
 
 @pytest.mark.parametrize("kind", TYPES)
 @given(data=st.data())
-def test_what_is_decoded_encodes_to_the_same(kind: str, data: st.DataObject) -> None:
+def test_decoded_values_encode_to_the_same_bytes(kind: str, data: st.DataObject) -> None:
     encoded = encoder(kind)(data.draw(VALUES[kind]))
     assert encoder(kind)(decode(kind, encoded)) == encoded
 
@@ -106,7 +106,7 @@ def test_values_are_shown_in_one_form(kind: str, value: object, shown: object) -
         ("decimal", True),
     ],
 )
-def test_what_is_not_of_its_type_is_unfit(kind: str, value: object) -> None:
+def test_a_value_of_another_type_is_rejected(kind: str, value: object) -> None:
     with pytest.raises(WrongType):
         encoder(kind)(value)
 
@@ -118,7 +118,7 @@ def test_a_uuid_as_shard_value_belongs_where_a_row_of_that_key_does(value: UUID)
     )
 
 
-def test_texts_of_any_length_go_where_kafkas_partitioner_sends_them() -> None:
+def test_texts_of_any_length_go_to_the_shard_of_kafkas_partitioner() -> None:
     # murmur2 of Kafka's own test (UtilsTest.testMurmur2).
     known = {
         b"21": -973932308,

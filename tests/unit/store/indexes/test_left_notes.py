@@ -47,7 +47,9 @@ def killed_trim(store: Datastore, place: str, below: int) -> None:
 @pytest.mark.parametrize(
     "place", ["index.trim.trimmed", "index.trim.removed", "index.trim.before_done"]
 )
-def test_what_a_killed_trim_left_is_settled_after_a_while(store: Datastore, place: str) -> None:
+def test_notes_that_a_killed_trim_left_are_settled_after_a_while(
+    store: Datastore, place: str
+) -> None:
     clock = _Clock()
     with index_worker(store):
         version = made_index(store, parse_definition(DEFINITION))
@@ -88,7 +90,7 @@ def test_a_note_whose_cells_stay_is_settled_once_and_again_when_they_go(store: D
         assert store.query_index("by_driver", "ann", mode="fast").rows == []
 
 
-def test_a_note_that_changes_is_left_to_those_who_write_it(store: Datastore) -> None:
+def test_a_note_that_changes_is_left_to_its_writers(store: Datastore) -> None:
     clock = _Clock()
     with index_worker(store):
         version = made_index(store, parse_definition(DEFINITION))

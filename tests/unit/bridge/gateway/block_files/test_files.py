@@ -42,7 +42,7 @@ def test_a_block_is_there_after_a_restart(log: Log, open_files: Callable[..., Bl
     assert (again.counts.read, again.kept_bytes) == (1, files.kept_bytes)
 
 
-def test_a_store_that_was_restored_and_went_on_has_none_of_the_blocks_from_before(
+def test_a_restored_store_that_continued_uses_no_blocks_from_before_the_restore(
     log: Log, open_files: Callable[..., BlockFiles]
 ) -> None:
     files = open_files()
@@ -67,7 +67,7 @@ def test_a_store_that_was_restored_and_went_on_has_none_of_the_blocks_from_befor
         make_topic("trips", View(), JsonFormat(), compression=compression_named("gzip")),
     ],
 )
-def test_what_is_encoded_otherwise_has_another_name(
+def test_blocks_of_another_encoding_have_another_file_name(
     log: Log, open_files: Callable[..., BlockFiles], other: Topic
 ) -> None:
     files = open_files()
@@ -157,7 +157,7 @@ def test_a_directory_that_cannot_be_used_is_refused(log: Log, tmp_path: Path) ->
         opened(tmp_path / "file", log)
 
 
-def test_a_disk_that_fails_costs_no_more_than_the_files(
+def test_a_failing_disk_only_costs_the_block_files(
     log: Log, open_files: Callable[..., BlockFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = open_files()
@@ -172,7 +172,7 @@ def test_a_disk_that_fails_costs_no_more_than_the_files(
     assert keep(files, log, 0, 20) == read(files, 0, 20)
 
 
-def test_blocks_of_an_epoch_that_the_shard_has_not_come_to_are_not_taken(
+def test_blocks_of_an_epoch_above_the_shards_are_not_used(
     log: Log, open_files: Callable[..., BlockFiles]
 ) -> None:
     files = open_files()
@@ -183,7 +183,7 @@ def test_blocks_of_an_epoch_that_the_shard_has_not_come_to_are_not_taken(
     assert files.read(key, 3) == files.read(key, 4) == encoded(log, ALL, 0, 20)
 
 
-def test_what_waits_for_the_disk_is_bounded(
+def test_the_queue_of_blocks_for_the_disk_is_bounded(
     log: Log, open_files: Callable[..., BlockFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, go_on = open_files(), threading.Event()

@@ -68,7 +68,7 @@ def test_after_a_restart_full_blocks_come_from_files_and_the_store_is_asked_for_
     assert (again.counts.read, long_log.scanned) == (2, 1)
 
 
-def test_a_damaged_file_is_encoded_anew_and_counted(
+def test_a_block_with_a_damaged_file_is_encoded_again_and_counted(
     long_log: Log, open_files: Callable[..., BlockFiles], tmp_path: Path
 ) -> None:
     files = open_files(log=long_log)
@@ -82,7 +82,7 @@ def test_a_damaged_file_is_encoded_anew_and_counted(
     assert gateway_read(long_log, files) == (before, 0)
 
 
-def test_what_memory_has_no_room_for_is_read_from_files(
+def test_blocks_beyond_the_memory_limit_are_read_from_files(
     long_log: Log, open_files: Callable[..., BlockFiles]
 ) -> None:
     files = open_files(log=long_log)
@@ -130,7 +130,7 @@ def test_a_trimmed_log_is_read_from_its_start_on_and_the_files_below_go(
 @pytest.mark.parametrize(
     "erased", [3, 2 * BLOCK_CELLS + 1], ids=["in a full block", "in the open end"]
 )
-def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
+def test_erased_cells_are_read_again_although_their_block_was_just_being_encoded(
     long_log: Log,
     open_files: Callable[..., BlockFiles],
     monkeypatch: pytest.MonkeyPatch,
@@ -181,7 +181,7 @@ def test_what_was_erased_is_read_anew_also_when_it_was_just_being_encoded(
     assert all(block_bytes(block) > 0 for block in kept if block)
 
 
-def test_what_was_encoded_before_something_was_erased_is_not_kept_afterwards(
+def test_a_block_encoded_before_an_erasure_is_not_kept_after_it(
     log: Log, open_files: Callable[..., BlockFiles]
 ) -> None:
     files = open_files()

@@ -89,7 +89,7 @@ def test_a_reader_that_is_given_up_takes_the_encoding_away_from_nobody(
     assert len(records(run(read))) == BLOCK_CELLS
 
 
-def test_nothing_kept_or_under_way_from_before_an_erasure_is_given_to_who_comes_after_it(
+def test_a_block_kept_or_under_way_before_an_erasure_is_not_given_after_it(
     store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = BLOCK_CELLS + 10

@@ -38,7 +38,7 @@ def test_readers_at_different_places_of_the_open_end_see_the_same_records(store:
     run(read)
 
 
-def test_the_ends_of_several_logs_are_read_together_once_whoever_asks_for_them(
+def test_the_ends_of_several_logs_are_read_together_once_for_all_requests(
     tmp_path: Path,
 ) -> None:
     with Datastore.open_embedded(tmp_path / "several", shards=8) as several:
@@ -66,7 +66,7 @@ def test_the_ends_of_several_logs_are_read_together_once_whoever_asks_for_them(
         ]
 
 
-def test_an_error_while_several_logs_are_read_reaches_those_who_wait_and_is_not_kept(
+def test_an_error_while_several_logs_are_read_reaches_every_waiter_and_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Datastore.open_embedded(tmp_path / "several", shards=2) as several:

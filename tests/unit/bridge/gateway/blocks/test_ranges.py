@@ -37,7 +37,9 @@ def test_from_any_offset_every_record_up_to_the_watermark_comes_once_and_in_orde
     assert [record.offset for record in records(batches)] == list(range(batches[0].start, end))
 
 
-def test_nothing_at_or_above_the_watermark_is_given_although_it_is_stored(store: Datastore) -> None:
+def test_cells_at_or_above_the_watermark_are_not_given_although_they_are_stored(
+    store: Datastore,
+) -> None:
     fill(store, BLOCK_CELLS + 50)
 
     async def read(executor: ThreadPoolExecutor) -> list[list[Batch]]:
@@ -74,7 +76,7 @@ def test_a_topic_of_one_column_has_its_own_cells_at_their_own_offsets_and_holes_
     assert_contiguous(base, 0, end)
 
 
-def test_at_least_one_batch_is_given_and_never_more_bytes_than_asked_for_beyond_it(
+def test_at_least_one_batch_is_given_and_beyond_it_never_more_than_the_asked_bytes(
     store: Datastore,
 ) -> None:
     end = 3 * BLOCK_CELLS

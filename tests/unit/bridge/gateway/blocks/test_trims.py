@@ -22,7 +22,7 @@ LIMIT_SLACK = 3 << 20
     "start",
     [1, BLOCK_CELLS - 1, BLOCK_CELLS, BLOCK_CELLS + 7, 2 * BLOCK_CELLS + 9, 2 * BLOCK_CELLS + 20],
 )
-def test_what_is_kept_from_below_the_start_of_a_trimmed_log_is_dropped_and_the_rest_comes_as_before(
+def test_a_kept_block_from_below_a_trimmed_start_is_dropped_and_the_others_stay(
     store: Datastore, start: int
 ) -> None:
     end = 2 * BLOCK_CELLS + 20
@@ -81,7 +81,7 @@ LARGE = "x" * 1_000_000
 
 
 @pytest.mark.parametrize("count", [BLOCK_CELLS + 40, 60])
-def test_large_bodies_end_a_block_early_and_every_reader_comes_past_it(
+def test_large_bodies_end_a_block_early_and_every_reader_passes_them(
     store: Datastore, count: int
 ) -> None:
     fill(store, 10)

@@ -101,7 +101,7 @@ def test_column_application_and_entry_distinguish_triggers(
     assert definition_of(datastore.state, GROUP) == first
 
 
-def test_a_program_without_an_entry_helps_out_any_one_and_only_one(datastore: Datastore) -> None:
+def test_a_program_without_an_entry_helps_one_group_only(datastore: Datastore) -> None:
     check, own = partial(check_definition, datastore.state, GROUP), Definition(["BASE"], "app:bill")
     check(own)
     check(Definition(["BASE"], "app:bill", "a"))
@@ -110,7 +110,7 @@ def test_a_program_without_an_entry_helps_out_any_one_and_only_one(datastore: Da
         check(Definition(["BASE"], "app:bill", "b"))
 
 
-def test_of_two_that_begin_a_group_at_once_one_has_it(datastore: Datastore) -> None:
+def test_of_two_triggers_that_begin_a_group_at_once_one_owns_it(datastore: Datastore) -> None:
     state, first = datastore.state, Definition(["BASE"], "app:bill")
 
     def other_is_first() -> None:
@@ -143,7 +143,7 @@ def test_once_its_workers_have_ended_a_group_takes_another_definition(
     second.membership.leave()
 
 
-def test_a_worker_that_joins_while_the_definition_changes_does_not_work_by_the_old_one(
+def test_a_worker_that_joins_while_the_definition_changes_does_not_use_the_old_one(
     datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     joined(bills(), datastore, coordinator, "a").drain()
@@ -202,7 +202,7 @@ def program(tmp_path: Path, text: str) -> str:
 ONE = "@trigger(column='BASE'{more})\ndef {name}(row_key): ...\n"
 
 
-def test_a_groups_name_is_the_one_that_somebody_wrote(tmp_path: Path) -> None:
+def test_a_groups_name_is_the_configured_one(tmp_path: Path) -> None:
     unnamed = program(tmp_path, ONE.format(name="bill", more=""))
     assert [each.group for each in load_program(unnamed, entry="rides")] == ["rides"]
     with pytest.raises(InvalidRequest, match=r"bill has no group: give its entry .* name"):

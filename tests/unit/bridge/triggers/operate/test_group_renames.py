@@ -207,7 +207,7 @@ def test_a_worker_of_the_earlier_version_that_starts_late_stands_aside(
     late.membership.leave()
 
 
-def test_a_group_that_was_last_another_trigger_is_nobodys_until_somebody_says_whose(
+def test_a_group_last_used_by_another_trigger_waits_until_an_operator_names_its_owner(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     old, other = Bills.before(), Bills("refunds", column="REFUND")
@@ -242,7 +242,7 @@ def test_a_trigger_that_may_have_shared_a_group_leaves_no_cells_out_by_its_start
     assert sorted(other.cells) == sorted(all_cells(datastore))
 
 
-def test_nothing_is_renamed_to_a_group_that_has_worked_or_from_one_that_has_not(
+def test_a_group_that_has_worked_is_no_target_of_a_rename_and_one_that_has_not_is_no_source(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     put(datastore, range(10))

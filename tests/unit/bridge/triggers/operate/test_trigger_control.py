@@ -141,7 +141,7 @@ def test_a_reset_counts_only_as_long_as_the_member_that_does_it_lives(
     assert control.current_pause(coordinator) is None
 
 
-def test_the_one_who_resets_is_a_member_that_gets_no_shards(
+def test_an_operator_who_resets_joins_as_a_member_that_gets_no_shards(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     group = TriggerGroup(Recorder().trigger, datastore, coordinator, "w", 10)

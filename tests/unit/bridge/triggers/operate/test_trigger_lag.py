@@ -326,7 +326,7 @@ def test_lost_offsets_are_the_reason_with_the_remedies(
     assert f"cellfeed offsets set {GROUP} kept|earliest|latest" in because
 
 
-def test_a_worker_reports_changes_once_a_second_and_nothing_else(
+def test_a_worker_reports_only_changes_and_at_most_once_a_second(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
@@ -376,7 +376,7 @@ def group_entries(datastore: Datastore) -> dict[str, StateEntry]:
     return {entry.key.removeprefix(prefix): entry for entry in datastore.state.list(prefix)}
 
 
-def test_of_thousands_of_shards_with_a_reason_each_the_records_fit_and_are_read_as_one(
+def test_records_with_a_reason_for_each_of_thousands_of_shards_fit_and_are_read_as_one(
     datastore: Datastore,
 ) -> None:
     shards = {

@@ -186,7 +186,7 @@ def test_two_resets_at_once_are_one_after_the_other_or_one_is_refused(
     assert offsets(coordinator) == deeds[-1].after
 
 
-def test_a_reset_beside_another_is_refused_before_it_asks_anybody_to_wait(
+def test_a_reset_beside_another_is_refused_before_it_asks_workers_to_wait(
     datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     put(datastore, range(20))
@@ -350,7 +350,7 @@ class Asleep:
         pass
 
 
-def test_parked_cells_that_the_trigger_comes_to_again_are_not_parked_any_more(
+def test_parked_cells_behind_the_new_location_are_no_longer_parked(
     datastore: Datastore, coordinator: Coordinator, other_host: Coordinator
 ) -> None:
     recorder = Recorder()

@@ -78,7 +78,7 @@ def test_topics_that_are_typed(datastore: Datastore) -> None:
         Export("e", "b", format="typed").check()
 
 
-def test_an_export_has_the_gateways_records_and_parks_what_is_left_out(
+def test_an_export_has_the_gateways_records_and_parks_rejected_cells(
     datastore: Datastore,
 ) -> None:
     register(datastore.state, "BASE", V1, PARK)
@@ -104,7 +104,7 @@ def test_an_export_has_the_gateways_records_and_parks_what_is_left_out(
         typed_format(Export("e", "b", column="OTHER", format="typed"), datastore, "trips.OTHER")
 
 
-def test_what_was_exported_as_json_before_a_version_took_it_is_known_as_the_same_cell(
+def test_a_cell_exported_as_json_before_a_version_took_it_is_known_as_the_same(
     datastore: Datastore,
 ) -> None:
     register(datastore.state, "BASE", V1, Settings())
@@ -151,6 +151,6 @@ def test_a_typed_record_is_never_taken_for_an_envelope(text: bytes) -> None:
             decode_envelope(value)
 
 
-def test_what_is_left_out_is_no_value() -> None:
+def test_a_rejected_body_has_no_value() -> None:
     assert LeftOut("why").reason == "why"
     assert not LeftOut("why")

@@ -28,7 +28,7 @@ from tests.support.log_of_cells import log_cell
 from tests.support.typed_versions import PARK, TIP, V1, put, trip
 
 
-def test_what_is_parked_is_listed_before_it_is_left_out_and_off_the_list_once_a_version_takes_it(
+def test_a_rejected_cell_is_listed_as_parked_first_and_off_the_list_once_a_version_takes_it(
     datastore: Datastore,
 ) -> None:
     register(datastore.state, "BASE", V1, PARK)
@@ -84,7 +84,7 @@ def test_many_parked_cells_are_few_entries(datastore: Datastore) -> None:
     assert [cell.added_id for cell in rejected_cells(datastore.state)] == list(range(2_500))
 
 
-def test_what_is_left_out_is_counted_by_a_bounded_read(
+def test_rejected_bodies_are_counted_by_a_bounded_read(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = datastore.state

@@ -40,7 +40,7 @@ def test_a_schema_is_a_version_once_and_its_id_is_the_same_for_ever(datastore: D
     assert first.schema_id != second.schema_id
 
 
-def test_an_id_that_has_a_meaning_is_not_given_another_one(datastore: Datastore) -> None:
+def test_a_used_schema_id_is_not_given_to_another_schema(datastore: Datastore) -> None:
     first = register(datastore.state, "BASE", V1, Settings())
     same_schema = register(datastore.state, "OTHER", V1, Settings())
     assert same_schema.schema_id == first.schema_id + 1
@@ -116,7 +116,7 @@ def test_a_process_that_dies_while_it_registers_leaves_all_or_nothing(
     assert stored_columns(datastore.state)["BASE"].settings == PARK
 
 
-def test_a_declared_file_is_read_from_the_run_directory_and_what_is_wrong_is_told_with_its_name(
+def test_a_declared_file_is_read_from_the_run_directory_and_its_faults_are_reported_with_its_name(
     datastore: Datastore, tmp_path: Path
 ) -> None:
     (tmp_path / "trip.avsc").write_text(V1.text)

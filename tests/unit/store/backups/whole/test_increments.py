@@ -52,7 +52,7 @@ def to_be_erased(folder: BackupFolder, backup: Backup) -> dict[int, list[bytes]]
     )
 
 
-def test_increments_hold_what_is_new_and_come_back_together(
+def test_increments_have_only_new_cells_and_are_restored_together(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     full = backed_up(source, folder)
@@ -71,7 +71,7 @@ def test_increments_hold_what_is_new_and_come_back_together(
         assert sum(map(len, logs(store).values())) == 350
 
 
-def test_a_row_that_was_erased_between_two_backups_is_erased_in_what_is_restored_of_both(
+def test_a_row_erased_between_two_backups_is_erased_in_a_restore_of_both(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     full = backed_up(source, folder)
@@ -87,7 +87,7 @@ def test_a_row_that_was_erased_between_two_backups_is_erased_in_what_is_restored
 
 
 @pytest.mark.parametrize("beyond", [0, 500])
-def test_rows_that_later_backups_know_as_erased_are_erased_in_what_is_restored_of_an_older_one(
+def test_rows_erased_before_a_later_backup_are_erased_in_a_restore_of_an_earlier_one(
     source: Datastore, folder: BackupFolder, tmp_path: Path, beyond: int
 ) -> None:
     before = logs(source)

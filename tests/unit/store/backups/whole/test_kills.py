@@ -44,7 +44,7 @@ from tests.support.rides import rides
         "backup.after_manifest",
     ],
 )
-def test_a_backup_that_is_killed_is_none_and_the_next_one_removes_it(
+def test_a_killed_backup_is_no_backup_and_the_next_one_removes_it(
     source: Datastore, folder: BackupFolder, failpoint: str
 ) -> None:
     set_failpoint(failpoint, "raise")
@@ -155,7 +155,7 @@ def test_a_restore_beside_a_process_that_still_has_the_files_is_refused(
         assert sum(ends(store).values()) == 300
 
 
-def test_what_has_to_be_done_elsewhere_is_done_before_anybody_can_use_the_store(
+def test_a_restores_steps_elsewhere_are_done_before_the_store_can_be_used(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     backup = backed_up(source, folder)
@@ -169,7 +169,7 @@ def test_what_has_to_be_done_elsewhere_is_done_before_anybody_can_use_the_store(
     assert place.exists()
 
 
-def test_nobody_opens_a_store_that_is_being_restored(
+def test_a_store_that_is_being_restored_cannot_be_opened(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     refused = []
@@ -200,7 +200,7 @@ def test_a_place_that_is_not_empty_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["a folder", "a file", "a link"])
-def test_what_no_restore_has_made_in_the_place_of_its_own_folder_stays(
+def test_foreign_files_in_the_place_of_a_restores_folder_stay(
     source: Datastore, folder: BackupFolder, tmp_path: Path, kind: str
 ) -> None:
     backup = backed_up(source, folder)

@@ -57,7 +57,7 @@ def test_readers_that_are_ahead_are_named(source: Datastore, folder: BackupFolde
     assert "--readers-ahead raise-epoch" in str(refused.value)
 
 
-def test_ids_that_were_left_out_have_no_cell_and_every_reader_passes_them(
+def test_every_reader_passes_ids_without_a_cell(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     backup = backed_up(source, folder)
@@ -102,7 +102,7 @@ def test_ids_that_were_left_out_have_no_cell_and_every_reader_passes_them(
             assert logs(twice) == logs(store)
 
 
-def test_an_index_comes_back_as_a_version_to_be_built_and_its_groups_offsets_do_not(
+def test_a_restored_index_is_a_version_to_be_built_without_its_groups_offsets(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     catalog = source.indexes.catalog
@@ -131,7 +131,7 @@ def test_an_index_comes_back_as_a_version_to_be_built_and_its_groups_offsets_do_
         ]
 
 
-def test_what_is_older_than_the_declared_time_goes_with_all_that_stands_on_it(
+def test_backups_older_than_the_declared_time_go_with_all_that_build_on_them(
     source: Datastore, folder: BackupFolder
 ) -> None:
     old = aged(backed_up(source, folder), 40)

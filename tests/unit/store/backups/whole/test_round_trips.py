@@ -34,7 +34,7 @@ from tests.support.backups_made import (
 from tests.support.rides import ride, rides
 
 
-def test_everything_comes_back_and_goes_on_where_it_was(
+def test_a_restored_store_has_all_contents_and_continues(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     trained = trained_dictionary()
@@ -137,7 +137,7 @@ def test_a_backup_beside_writers_and_a_trim_is_a_prefix_of_each_log(
         assert store.heads()[3].log_start == 20
 
 
-def test_a_kept_pace_and_progress_that_comes_to_its_end(
+def test_a_backup_at_a_limited_pace_reports_progress_up_to_its_end(
     source: Datastore, folder: BackupFolder
 ) -> None:
     told: list[tuple[int, int]] = []

@@ -19,6 +19,7 @@ EXTRAS: Final[Mapping[str, frozenset[str]]] = {
     "server": frozenset(
         {
             "crc32c",
+            "cryptography",
             "fastavro",
             "kio",
             "litestar",

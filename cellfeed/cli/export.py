@@ -16,10 +16,11 @@ from rich.table import Table
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
-from cellfeed.cli.group_control import lag_cells, print_lag, shard_as_json, summary
+from cellfeed.cli.group_control import lag_cells, print_lag, shard_as_json
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json, progress_bar
 from cellfeed.config.model import Config
+from cellfeed.status.instance_groups import summary
 from cellfeed.store.errors import CellfeedError, NotFound
 
 if TYPE_CHECKING:

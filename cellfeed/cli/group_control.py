@@ -62,24 +62,6 @@ def print_lag(name: str, lag: GroupLag, *, place: str, worker: str) -> None:
     )
 
 
-def summary(lag: GroupLag) -> dict[str, Any]:
-    """A group as JSON, without its shards."""
-    return {
-        "group": lag.group,
-        "topic": lag.topic,
-        "column": lag.about.column if lag.about else None,
-        "function": lag.about.function if lag.about else None,
-        "cells_behind": lag.cells,
-        "seconds_behind": lag.seconds,
-        "parked": lag.parked,
-        "workers": lag.workers,
-        "shards_without_worker": lag.without_worker,
-        "waits_because": lag.waits_because or None,
-        "takes_nothing": lag.takes_nothing or None,
-        "away_because": lag.away_because or None,
-    }
-
-
 def lag_cells(lag: GroupLag) -> tuple[str, str, str, str, Text]:
     """Workers, cells and seconds behind, parked cells, and the reason it waits, as cells of a
     table."""

@@ -23,6 +23,8 @@ _VERBS: Final = {
     "down": "lifecycle",
     "start": "lifecycle",
     "status": "status",
+    "doctor": "doctor",
+    "top": "top",
     "load": "load",
     "put": "cells",
     "get": "cells",

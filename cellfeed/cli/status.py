@@ -12,7 +12,6 @@ from rich.text import Text
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.cli.group_control import lag_cells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
-from cellfeed.cli.instance_status import InstanceStatus, read_status
 from cellfeed.cli.output import (
     JsonOption,
     cluster_line,
@@ -23,6 +22,7 @@ from cellfeed.cli.output import (
 )
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
+from cellfeed.status.instance_status import InstanceStatus, read_status
 from cellfeed.store.cells.cell import moment
 from cellfeed.store.errors import NotFound
 

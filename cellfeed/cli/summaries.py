@@ -12,6 +12,8 @@ SUMMARIES: Final = {
     "down": "End an instance: every process drains and stops.",
     "start": "Bring back one process of an instance, on the ports that it had.",
     "status": "Show an instance: processes, logs, consumer groups and triggers with their lag.",
+    "doctor": "Inspect an installation, and say what to mend.",
+    "top": "Watch an instance: what stands still and why, and how far every group is.",
     "load": "Load a file's records as cells.",
     "put": "Write one cell.",
     "get": "Read a cell, the latest cell of a column, or the latest of every column of a row.",

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from cellfeed.bridge.triggers.operate.lag import LagReader
-from cellfeed.cli.group_control import away, lag_cells, print_lag, shard_as_json, summary
+from cellfeed.cli.group_control import away, lag_cells, print_lag, shard_as_json
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, ConfigOption, RunDirOption, config_of, opened
 from cellfeed.cli.known_groups import must_exist
 from cellfeed.cli.output import JsonOption, console, print_json
@@ -20,6 +20,7 @@ from cellfeed.config.model import Config, TriggersConfig
 from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
 from cellfeed.kinds.triggers import UNNAMED
 from cellfeed.run_dir import RunDir
+from cellfeed.status.instance_groups import summary
 from cellfeed.store.errors import InvalidRequest
 
 app = typer.Typer(

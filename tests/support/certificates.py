@@ -24,11 +24,12 @@ class Certificates(NamedTuple):
     client_key: str
 
 
-def make_certificates(directory: Path) -> Certificates:
+def make_certificates(directory: Path, *, days: int = 2) -> Certificates:
+    """They are good for ``days`` days from now on."""
     directory.mkdir(parents=True, exist_ok=True)
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-    ca = _sign(ca_name, ca_name, ca_key, ca_key, is_ca=True)
+    ca = _sign(ca_name, ca_name, ca_key, ca_key, is_ca=True, days=days)
     (directory / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     files = [str(directory / "ca.pem")]
     for name, parts in (("server", ["127.0.0.1"]), ("client", ["example", "billing"])):
@@ -42,7 +43,7 @@ def make_certificates(directory: Path) -> Certificates:
             [x509.NameAttribute(kind, part) for kind, part in zip(kinds, parts, strict=True)]
         )
         (directory / f"{name}.pem").write_bytes(
-            _sign(subject, ca_name, key, ca_key).public_bytes(serialization.Encoding.PEM)
+            _sign(subject, ca_name, key, ca_key, days=days).public_bytes(serialization.Encoding.PEM)
         )
         encoded = key.private_bytes(
             serialization.Encoding.PEM,
@@ -61,6 +62,7 @@ def _sign(
     by: ec.EllipticCurvePrivateKey,
     *,
     is_ca: bool = False,
+    days: int,
 ) -> x509.Certificate:
     now = datetime.now(UTC)
     builder = (
@@ -70,7 +72,7 @@ def _sign(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=2))
+        .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(

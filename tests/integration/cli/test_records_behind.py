@@ -11,11 +11,11 @@ from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.events.views import Condition, View
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
-from cellfeed.cli import records_behind
-from cellfeed.cli.instance_groups import GroupLag
-from cellfeed.cli.instance_status import read_status
 from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.run_dir import RunDir
+from cellfeed.status import records_behind
+from cellfeed.status.instance_groups import GroupLag
+from cellfeed.status.instance_status import read_status
 from cellfeed.store.datastore import Datastore
 
 SHARDS = 4

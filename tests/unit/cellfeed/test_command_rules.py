@@ -23,7 +23,6 @@ from cellfeed.cli import (
     lifecycle,
     main,
     parked,
-    records_behind,
     restore_point,
     trim,
     wait,
@@ -36,6 +35,7 @@ from cellfeed.cli.restore_readers import first_new_ids, ids_read
 from cellfeed.cli.up_options import UpOptions
 from cellfeed.config.gateway import GatewayListenerConfig, GatewayProcessConfig
 from cellfeed.config.model import Config, WorkerConfig
+from cellfeed.status import records_behind
 from cellfeed.store.backups.manifest import Manifest
 from cellfeed.store.backups.readers_ahead import IDS_LEFT_OUT
 from cellfeed.store.datastore import Datastore

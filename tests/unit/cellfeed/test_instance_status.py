@@ -19,9 +19,6 @@ from msgspec import structs
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.operate.lag import LagReader
-from cellfeed.cli import instance_status
-from cellfeed.cli.instance_groups import GatewayAmongOthers
-from cellfeed.cli.instance_status import InstanceStatus, read_status
 from cellfeed.cli.output import console
 from cellfeed.cli.status import _print_backups, status
 from cellfeed.config.model import (
@@ -33,6 +30,9 @@ from cellfeed.config.model import (
 from cellfeed.instance.config_file import write_config
 from cellfeed.process_reports import ProcessEntry
 from cellfeed.run_dir import RunDir
+from cellfeed.status import instance_status
+from cellfeed.status.instance_groups import GatewayAmongOthers
+from cellfeed.status.instance_status import InstanceStatus, read_status
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import NotFound, StorageUnavailable
 

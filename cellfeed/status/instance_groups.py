@@ -10,9 +10,10 @@ from cellfeed.bridge.gateway.groups.slot_owners import slots_by_gateway
 from cellfeed.bridge.gateway.nodes import all_nodes
 from cellfeed.bridge.triggers.loading import load_program
 from cellfeed.bridge.triggers.offsets.lineage import choices, lost_offsets
+from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.cli.records_behind import records_behind, view_of
 from cellfeed.config.model import DatastoreConfig, TriggersConfig
+from cellfeed.status.records_behind import records_behind, view_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import CellfeedError
@@ -20,7 +21,8 @@ from cellfeed.store.errors import CellfeedError
 
 @dataclass
 class GroupLag:
-    """How far a group is behind in a topic, in records; ``at_most``: there may be fewer."""
+    """How far a group is behind in a topic, in records; ``at_most``: there may be fewer.
+    ``committed_at_us``: when it last saved an offset, microseconds since 1970 UTC; 0 for never."""
 
     group: str
     topic: str
@@ -28,6 +30,7 @@ class GroupLag:
     parked: int
     stopped_because: str | None
     at_most: bool = False
+    committed_at_us: int = 0
 
 
 @dataclass
@@ -99,5 +102,37 @@ def group_lags(
                 lost := lost_offsets(datastore.state, coordinator, group, topic)
             ):
                 stopped = f"{lost}; {choices(group)}"
-            lags.append(GroupLag(group, topic, behind, parked.count(group), stopped, at_most))
+            committed_at_us = max(
+                (offset.committed_at_us for (name, _), offset in offsets.items() if name == topic),
+                default=0,
+            )
+            lags.append(
+                GroupLag(
+                    group,
+                    topic,
+                    behind,
+                    parked.count(group),
+                    stopped,
+                    at_most,
+                    committed_at_us,
+                )
+            )
     return lags
+
+
+def summary(lag: TriggerLag) -> dict[str, Any]:
+    """A group as JSON, without its shards."""
+    return {
+        "group": lag.group,
+        "topic": lag.topic,
+        "column": lag.about.column if lag.about else None,
+        "function": lag.about.function if lag.about else None,
+        "cells_behind": lag.cells,
+        "seconds_behind": lag.seconds,
+        "parked": lag.parked,
+        "workers": lag.workers,
+        "shards_without_worker": lag.without_worker,
+        "waits_because": lag.waits_because or None,
+        "takes_nothing": lag.takes_nothing or None,
+        "away_because": lag.away_because or None,
+    }

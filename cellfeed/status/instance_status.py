@@ -18,18 +18,18 @@ from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.typed.rejected_cells import LeftOutOfTopic, left_out
 from cellfeed.bridge.typed.stored_columns import stored_columns
-from cellfeed.cli.group_control import summary
-from cellfeed.cli.instance_groups import (
+from cellfeed.config.model import ChecksConfig, Config
+from cellfeed.kinds.known import process_names
+from cellfeed.kinds.triggers import trigger_settings
+from cellfeed.run_dir import RunDir
+from cellfeed.status.instance_groups import (
     GatewayAmongOthers,
     GroupLag,
     group_lags,
     groups_of_program,
     living_gateways,
+    summary,
 )
-from cellfeed.config.model import ChecksConfig, Config
-from cellfeed.kinds.known import process_names
-from cellfeed.kinds.triggers import trigger_settings
-from cellfeed.run_dir import RunDir
 from cellfeed.store.checks import KEY, passes_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
@@ -48,6 +48,9 @@ class InstanceStatus:
     heads: dict[int, Head] = field(default_factory=dict)
     groups: list[GroupLag] = field(default_factory=list)
     triggers: list[TriggerLag] = field(default_factory=list)
+    """Triggers, and the versions of indexes."""
+
+    exports: list[TriggerLag] = field(default_factory=list)
     gateways: list[GatewayAmongOthers] = field(default_factory=list)
     consumers_wait: str | None = None
     """Why consumer groups of the gateways stand still, until somebody accepts their offsets."""
@@ -71,6 +74,7 @@ class InstanceStatus:
             "shards": {str(shard): head._asdict() for shard, head in self.heads.items()},
             "groups": [vars(lag) for lag in self.groups],
             "triggers": [summary(lag) for lag in self.triggers],
+            "exports": [summary(lag) for lag in self.exports],
             "gateways": [vars(gateway) for gateway in self.gateways],
             "consumers_wait": self.consumers_wait,
             "erasures": [msgspec.to_builtins(each) for each in self.erasures],
@@ -160,6 +164,7 @@ def _learn_groups(
     try:
         triggers |= set(reader.groups())
         found.triggers = [reader.read(group) for group in sorted(triggers)]
+        found.exports = [reader.read(group) for group in reader.exports()]
         found.gateways = living_gateways(datastore, coordinator)
         found.consumers_wait = (
             why_stopped(datastore.state, coordinator)

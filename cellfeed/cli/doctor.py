@@ -1,4 +1,4 @@
-"""doctor: inspects an installation and says what to mend."""
+"""doctor: inspects an installation, and names its faults with their remedies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ _STYLES: Final = {
 
 
 def doctor(
-    every: Annotated[bool, typer.Option("--all", help="Print what is well, too.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also print the looks that found no fault.")
+    ] = False,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Inspect an installation, and say what to mend: host, disks, permissions, certificates,
-    servers, dictionaries, processes, and everything that stands still.
+    """Inspect an installation, and name its faults with their remedies.
+
+    It looks at the host, disks, permissions, certificates, servers, dictionaries, processes, and
+    everything that stands still.
 
     It changes nothing. Exit code 1 when there is a problem, or something could not be looked at;
     advice alone is 0.

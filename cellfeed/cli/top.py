@@ -1,4 +1,4 @@
-"""top: an instance on a terminal, live: what stands still and why, and how far each group is."""
+"""top: an instance on a terminal, live: parts that stand still, and the lag of groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cellfeed.status.stuck import Stuck, stuck
 from cellfeed.store.errors import NotFound
 
 _ROWS_MAX: Final = 20
-"""Lines of each table: what is most behind comes first."""
+"""Lines of each table: the groups most behind come first."""
 
 
 def top(
@@ -35,9 +35,10 @@ def top(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch an instance: what stands still, why, since when, and what helps; then its groups, those
-    that are most behind first. Ctrl-C ends it. With --json it looks once and prints a line for
-    everything that stands still; exit code 1 when something does."""
+    """Watch an instance: parts that stand still, with remedies, and the lag of groups.
+
+    Groups that are most behind come first. Ctrl-C ends it. With --json it looks once, and prints a
+    line for everything that stands still; exit code 1 when something does."""
     directory = RunDir(run_dir)
     if not directory.config.exists():
         raise NotFound(f"{run_dir} is not the run directory of an instance")
@@ -87,7 +88,7 @@ def _head(found: InstanceStatus, before: Mapping[int, int], passed_s: float) -> 
 def _standing(standing: list[Stuck]) -> RenderableType:
     if not standing:
         return Text("nothing stands still", "green")
-    table = Table("stands still", "for", "because", "what helps", box=None, pad_edge=False)
+    table = Table("stands still", "for", "because", "remedy", box=None, pad_edge=False)
     now_s = time.time()
     for each in standing[:_ROWS_MAX]:
         age = f"{now_s - each.since_us / 1e6:,.0f} s" if each.since_us else ""

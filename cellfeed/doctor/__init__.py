@@ -1,2 +1,2 @@
-"""Inspects an installation and says what to mend. It reads, and changes nothing: its one write is
-an empty file beside the data, by which it measures how long a sync takes."""
+"""Inspects an installation and names its faults with their remedies. It reads, and changes
+nothing: its one write is a small file beside the data, which measures how long a sync takes."""

@@ -1,5 +1,4 @@
-"""The file systems below an instance: what keeps bytes through a power cut, and how much room is
-left."""
+"""The file systems below an instance: do synced bytes survive a power cut, and is room left?"""
 
 from __future__ import annotations
 
@@ -174,7 +173,7 @@ def measured_sync_s(folder: Path) -> float:
 
 
 def sync_time(name: str, sync_s: float) -> Finding:
-    """What a sync of ``sync_s`` seconds says about the disk."""
+    """A disk whose sync takes ``sync_s`` seconds."""
     found = f"a sync takes {sync_s * 1000:.2f} ms"
     if sync_s < SYNC_FAST_S:
         return Finding(

@@ -1,5 +1,4 @@
-"""The whole examination. Each part is looked at by itself: what keeps one from being looked at
-hides no other."""
+"""The whole examination. Each part is looked at by itself: an error in one hides no other."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from cellfeed.store.errors import CellfeedError
 
 
 def _certificates(instance: Instance) -> Iterator[Finding]:
-    # Most instances have no listener with TLS, and the library takes a while to load.
     if any(each.certificate for gateway in instance.config.gateways for each in gateway.listeners):
+        # Start-up: most instances have no listener with TLS, and the library takes a while to load.
         from cellfeed.doctor.certificates import examine_certificates
 
         yield from examine_certificates(instance)

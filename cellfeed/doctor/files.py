@@ -1,5 +1,5 @@
-"""Who may read and write an instance's files: passwords and keys are their owner's alone, and the
-account that runs the processes can write the data."""
+"""The rights to an instance's files: passwords and keys are their owner's alone, and the account
+that runs the processes can write the data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OTHERS_WRITE: Final = stat.S_IWOTH
 def examine_files(instance: Instance) -> Iterator[Finding]:
     """Looks at the configuration, the folders of data, and the keys of listeners."""
     directory, config = instance.directory, instance.config
-    yield configuration(directory.config, holds_passwords=_holds_passwords(config))
+    yield configuration(directory.config, has_passwords=_has_passwords(config))
     folders = {"run directory": directory.path}
     if not config.datastore.clusters:
         place = directory.inside(config.datastore.directory) / config.datastore.name
@@ -33,9 +33,9 @@ def examine_files(instance: Instance) -> Iterator[Finding]:
                 yield key(f"{gateway.name}, listener {listener.name}", Path(listener.key))
 
 
-def configuration(path: Path, *, holds_passwords: bool) -> Finding:
+def configuration(path: Path, *, has_passwords: bool) -> Finding:
     """The file of an instance's configuration."""
-    if not holds_passwords:
+    if not has_passwords:
         return Finding("permissions", str(path), Level.WELL, "holds no password")
     if path.stat().st_mode & _OTHERS_READ:
         return Finding(
@@ -107,7 +107,7 @@ def key(subject: str, path: Path) -> Finding:
     return Finding("permissions", name, Level.WELL, "others cannot read it")
 
 
-def _holds_passwords(config: Config) -> bool:
+def _has_passwords(config: Config) -> bool:
     addresses = [node.url for cluster in config.datastore.clusters for node in cluster.nodes]
     addresses.append(config.coordination)
     return any(urlsplit(address).password for address in addresses) or any(

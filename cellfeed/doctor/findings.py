@@ -1,4 +1,4 @@
-"""What an examination finds, and how bad it is."""
+"""The findings of an examination, and how bad each is."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One look at one thing. ``area``: what was examined (``disk``, ``servers`` …). ``subject``:
-    which one of it. ``remedy``: what mends it, empty where all is well."""
+    """One look at one thing. ``area``: the examined part (``disk``, ``servers`` …). ``subject``:
+    which one of it. ``remedy``: empty where all is well."""
 
     area: str
     subject: str
@@ -38,7 +38,7 @@ class Finding:
 
 
 class Instance(NamedTuple):
-    """What is examined. ``status``: read a moment ago."""
+    """The examined instance. ``status``: read a moment ago."""
 
     directory: RunDir
     config: Config

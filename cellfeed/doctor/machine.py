@@ -16,7 +16,7 @@ from cellfeed.doctor.findings import Finding, Instance, Level
 from cellfeed.extras import EXTRAS
 
 _TIME_ERROR: Final = 5
-"""What adjtimex(2) answers while no program keeps the kernel's clock synchronous."""
+"""The answer of adjtimex(2) while no program keeps the kernel's clock synchronous."""
 
 _TIMEX_BYTES: Final = 256
 """More than ``struct timex`` has on any Linux. All zeros ask, and set nothing."""
@@ -47,7 +47,9 @@ def clock_is_kept() -> bool | None:
 def clock(kept: bool | None, *, alone: bool) -> Finding:
     """``alone``: all of the instance is on this host, so that only ``created_at`` is at stake."""
     if kept is None:
-        return Finding("clock", "host", Level.UNKNOWN, "the system does not say who keeps it")
+        return Finding(
+            "clock", "host", Level.UNKNOWN, "the system does not say whether a program keeps it"
+        )
     if kept:
         return Finding("clock", "host", Level.WELL, "synchronised")
     return Finding(

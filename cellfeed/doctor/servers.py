@@ -9,6 +9,7 @@ from typing import Final
 
 from cellfeed.assembly.clusters import cluster_servers
 from cellfeed.bridge.coordination.open import IN_STORE
+from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.config.model import Config
 from cellfeed.doctor.findings import Finding, Instance, Level
@@ -63,8 +64,6 @@ def node(subject: str, server: MySqlServer) -> Iterator[Finding]:
 
 def ensemble(url: str, away: str | None) -> Finding:
     """A ZooKeeper. ``away``: why it could not be asked."""
-    from cellfeed.bridge.coordination.zookeeper.url import parse_zookeeper_url
-
     hosts = parse_zookeeper_url(url).hosts
     subject = f"ZooKeeper {hosts}"
     if away is not None:
@@ -83,6 +82,7 @@ def ensemble(url: str, away: str | None) -> Finding:
 
 def kafka(export: Export, config: Config) -> Iterator[Finding]:
     """The topic of an export, in its cluster."""
+    # An extra of its own: other instances lack it.
     from confluent_kafka import KafkaException
 
     from cellfeed.bridge.export.kafka_clients import admin_of

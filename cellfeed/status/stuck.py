@@ -1,4 +1,4 @@
-"""What of an instance does not advance, why, since when, and what helps.
+"""The parts of an instance that do not advance, with reason, time and remedy.
 
 Made from its status alone: of offsets, heads and the reasons that workers report. A healthy shard
 advances within a second, so that nothing here is a matter of load.
@@ -20,7 +20,7 @@ from cellfeed.store.indexes.version import INDEX_GROUPS
 
 STUCK_S: Final = 10.0
 """A shard with cells to do that did not advance for so long is stuck: a lease that ran out, the
-longest wait of a healthy group, is over by then."""
+longest wait of a healthy group, is over within that."""
 
 LATE_TIMES: Final = 3
 """A backup or a check is late when the last one is older than so many times its interval."""

@@ -1,4 +1,4 @@
-"""What the doctor says about hosts, disks, files, certificates and answers."""
+"""The findings of the doctor about hosts, disks, files, certificates and answers."""
 
 from __future__ import annotations
 
@@ -166,10 +166,10 @@ def test_a_configuration_with_passwords_that_others_may_read_is_a_problem(tmp_pa
     path = tmp_path / "config.yaml"
     path.touch()
     path.chmod(0o644)
-    assert configuration(path, holds_passwords=False).level is Level.WELL
-    assert configuration(path, holds_passwords=True).level is Level.PROBLEM
+    assert configuration(path, has_passwords=False).level is Level.WELL
+    assert configuration(path, has_passwords=True).level is Level.PROBLEM
     path.chmod(0o640)
-    assert configuration(path, holds_passwords=True).level is Level.WELL
+    assert configuration(path, has_passwords=True).level is Level.WELL
 
 
 @pytest.mark.parametrize(

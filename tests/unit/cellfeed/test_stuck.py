@@ -1,4 +1,4 @@
-"""What counts as standing still, with its reason, its age and what helps."""
+"""Parts that stand still, each with its reason, its age and its remedy."""
 
 from __future__ import annotations
 

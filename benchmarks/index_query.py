@@ -13,10 +13,11 @@ import json
 import random
 import selectors
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any
@@ -34,6 +35,8 @@ from benchmarks._indexes import (
     wait_until_current,
 )
 from benchmarks._processes import Process
+from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.outlets.handled_to import handled_to
 from cellfeed.store.http.server.worker import run_worker
 
 CELLS = 1_000_000
@@ -43,6 +46,7 @@ REQUESTS = 2_000
 
 SECONDS = 5.0
 ROWS = 20
+ROUNDS = 3
 RATE = at_least(2_000)
 P99_MS = at_most(10)
 
@@ -59,7 +63,7 @@ def figures(
                     building.enter_context(worker)
                 create(store)
                 wait_until_current(store)
-            served = running.enter_context(Process(_serve, place=place))
+            served = running.enter_context(Process(_serve, place=place, settles=True))
             port = served.told()
             keys = [trip(number)[0] for number in range(0, count, max(1, count // REQUESTS))]
             reads, _, _ = _measure(
@@ -85,6 +89,8 @@ def figures(
                     RATE if fresh else None,
                 )
                 yield Figure(f"index-query {kind} {mode} worker CPU", worker_us, "µs/query")
+                if fresh and store.engine.indexes.beside_ends is not None:
+                    yield from _beside_looks(place, kind, seconds, served, port)
                 yield Figure(f"index-query {kind} {mode} p50", times[len(times) // 2] * 1e3, "ms")
                 yield Figure(
                     f"index-query {kind} {mode} p99",
@@ -92,6 +98,23 @@ def figures(
                     "ms",
                     limit=P99_MS if fresh else None,
                 )
+
+
+def _beside_looks(
+    place: str, kind: str, seconds: float, served: Process, port: int
+) -> Iterator[Figure]:
+    """Fresh queries by turns with a worker that looks at the cells of every row: it does not know
+    how far the index is."""
+    requests = [_query(number, "fresh") for number in range(0, 7 * REQUESTS, 7)]
+    with Process(_serve, place=place, settles=False) as looking:
+        places = [(served, port), (looking, looking.told())]
+        found = [[_measure(*each, seconds / 2, requests) for each in places] for _ in range(ROUNDS)]
+    what = "with a look at every row"
+    rate, looking_rate = (statistics.median(turn[which][0] for turn in found) for which in (0, 1))
+    cpu, looking_cpu = (statistics.median(turn[which][2] for turn in found) for which in (0, 1))
+    name = f"index-query {kind} fresh by turns"
+    yield Figure(f"{name} rate", rate, "queries/s", what, looking_rate)
+    yield Figure(f"{name} worker CPU", cpu, "µs/query", what, looking_cpu)
 
 
 def _query(number: int, mode: str) -> bytes:
@@ -204,5 +227,10 @@ def _serve(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
         ended.set()
 
     threading.Thread(target=end_with_it, daemon=True).start()
-    with open_store(settings["place"]) as store:
+    with (
+        open_store(settings["place"]) as store,
+        closing(StoreCoordinator(store.state)) as coordinator,
+    ):
+        if settings["settles"]:
+            store.indexes.settled.handled_to = handled_to(store, coordinator)
         run_worker(store, "127.0.0.1", 0, stop=ended, on_started=connection.send)

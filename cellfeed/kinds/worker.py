@@ -30,6 +30,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.recovery_metrics import RecoveryMetrics
     from cellfeed.bridge.indexes.groups import index_positions
     from cellfeed.bridge.outlets.find import outlets
+    from cellfeed.bridge.outlets.handled_to import handled_to
     from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
     from cellfeed.store.clusters.serving.engine import ClusteredEngine
     from cellfeed.store.http.server.worker import run_worker
@@ -58,6 +59,7 @@ def run(process: Process) -> None:
             datastore.train_dictionaries()
         datastore.waits.find = outlets(datastore, coordinator)
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
+        datastore.indexes.settled.handled_to = handled_to(datastore, coordinator)
         run_worker(
             datastore,
             worker.host,

@@ -22,7 +22,8 @@ from typing import Final
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.indexes.query import Indexes
-from cellfeed.store.indexes.trimmed import IndexedTrim, noted_shards
+from cellfeed.store.indexes.trim_notes import noted_shards
+from cellfeed.store.indexes.trimmed import IndexedTrim
 
 LOOK_EVERY_S: Final = 2.0
 """How often a worker looks for notes, in seconds: one read of the state table."""

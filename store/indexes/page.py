@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, Final
@@ -14,11 +14,13 @@ from cellfeed.store.cells.cell import Cell
 from cellfeed.store.cells.from_stored import cell_from_stored
 from cellfeed.store.cells.sharding import shards_of
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.engines.contract.index_values import Condition, Encoded, Entry, EntrySelect
+from cellfeed.store.engines.contract.index_values import Encoded, Entry, EntrySelect
 from cellfeed.store.engines.contract.read_bounds import Page
 from cellfeed.store.engines.contract.values import LocatedCell
+from cellfeed.store.indexes.conditions import meets
 from cellfeed.store.indexes.cursor import cursor_text
 from cellfeed.store.indexes.request import IndexPage, IndexRequest, IndexRow
+from cellfeed.store.indexes.settled_logs import SettledLogs, SettledRows
 from cellfeed.store.indexes.values import decoder
 from cellfeed.store.indexes.version import IndexVersion, RowView
 
@@ -30,7 +32,9 @@ read."""
 class Query:
     """One call."""
 
-    def __init__(self, engine: Engine, version: IndexVersion, request: IndexRequest) -> None:
+    def __init__(
+        self, engine: Engine, version: IndexVersion, request: IndexRequest, settled: SettledLogs
+    ) -> None:
         self._engine = engine
         self._store = engine.indexes
         self._version = version
@@ -46,6 +50,9 @@ class Query:
             for position in request.fields
         ]
         self._stale = False
+        self._settled = settled
+        self._settled_rows: SettledRows | None = None
+        """Of the entries that were read last; None where every row is looked at."""
         self._read = Page()
 
     def page(self) -> IndexPage:
@@ -95,13 +102,29 @@ class Query:
             # Of the shard value where the last page ended, only entries behind its row key; of the
             # others all.
             selects = [each if each.value == after[0] else replace_after(each) for each in selects]
-        found, stale = self._store.select(version.table, selects, request.read_from)
-        self._stale |= stale
+        found = self._selected(selects)
         if len(found) == 1:
             return found[0]
         return list(
             islice(heapq.merge(*found, key=self._sort_key, reverse=request.descending), limit)
         )
+
+    def _selected(self, selects: Sequence[EntrySelect]) -> list[list[Entry]]:
+        """The entries; which of them are settled is known afterwards."""
+        request, table = self._request, self._version.table
+        self._settled_rows = None
+        select = self._store.beside_ends
+        known = None
+        if select is not None and request.fresh and request.columns == ():
+            # Before the entries are read (cellfeed.store.indexes.settled_logs).
+            known = self._settled.known(self._version.group)
+        if known is not None and select is not None:
+            beside = select(table, selects)
+            self._settled_rows = SettledRows(self._engine, known, beside.ends)
+            return beside.entries
+        found, stale = self._store.select(table, selects, request.read_from)
+        self._stale |= stale
+        return found
 
     def _is_behind(self, value: Encoded, after: tuple[Encoded | None, bytes]) -> bool:
         last: Any = after[0]
@@ -146,6 +169,11 @@ class Query:
             return {entry.row_key: None for entry in entries}
         if not request.fresh:
             return ()
+        if self._settled_rows is not None:
+            entries = self._settled_rows.others(entries)
+            if not entries:
+                return ()
+        self._settled.read_soon(self._version.group)
         outdated = self._store.outdated(
             [(entry.row_key, entry.refs) for entry in entries],
             self._version.definition.columns,
@@ -207,25 +235,3 @@ class Query:
 def replace_after(select: EntrySelect) -> EntrySelect:
     """The same from its first entry on."""
     return select._replace(after=None)
-
-
-def meets(entry: Entry, condition: Condition) -> bool:
-    """Whether an entry meets a condition, as the SQL statement would say. A missing field meets
-    none."""
-    value: Any = entry.values[condition.field]
-    if value is None:
-        return False
-    if condition.operator == "in":
-        return value in condition.values
-    other: Any = condition.values[0]
-    return bool(_COMPARISONS[condition.operator](value, other))
-
-
-_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "=": lambda value, other: value == other,
-    "!=": lambda value, other: value != other,
-    "<": lambda value, other: value < other,
-    "<=": lambda value, other: value <= other,
-    ">": lambda value, other: value > other,
-    ">=": lambda value, other: value >= other,
-}

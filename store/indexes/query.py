@@ -22,6 +22,7 @@ from cellfeed.store.indexes.checked_request import checked_request
 from cellfeed.store.indexes.page import Query
 from cellfeed.store.indexes.records import IndexRecord, VersionRecord
 from cellfeed.store.indexes.request import WAIT_S, Filter, IndexPage, check_wait_for, check_wait_s
+from cellfeed.store.indexes.settled_logs import SettledLogs
 from cellfeed.store.indexes.version import IndexVersion
 
 REMEMBERED_S: Final = 1.0
@@ -43,6 +44,7 @@ class Indexes:
     def __init__(self, engine: Engine, positions: Positions | None = None) -> None:
         self._engine = engine
         self.positions = positions
+        self.settled = SettledLogs(engine)
         self.catalog = Catalog(engine.state, engine.datastore)
         self._remembered: dict[str, tuple[float, IndexVersion]] = {}
 
@@ -107,7 +109,7 @@ class Indexes:
             read_from=check_read_from(read_from),
         )
         self._wait_for(name, check_wait_for(wait_for, self._engine.shards), check_wait_s(wait_s))
-        return Query(self._engine, version, request).page()
+        return Query(self._engine, version, request, self.settled).page()
 
     def behind(self, name: str, locations: Mapping[int, int]) -> str | None:
         """The locations (by shard) that the index has not passed, as text; None when there are

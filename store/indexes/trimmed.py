@@ -45,18 +45,16 @@ import msgspec
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.index_values import Encoded, Entry
-from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import StaleView, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.indexes.query import Indexes
 from cellfeed.store.indexes.row_entries import RowEntries
+from cellfeed.store.indexes.trim_notes import NOTES
 from cellfeed.store.indexes.version import IndexVersion
 from cellfeed.store.limits import TRIM_STEP_CELLS
 
 declare("index.trim.noted", "index.trim.trimmed", "index.trim.removed", "index.trim.before_done")
-
-_PREFIX: Final = "trims/"
 
 _LOOKS_MAX: Final = 20
 """How often a settling is begun again when somebody else raises the fence."""
@@ -128,7 +126,7 @@ class IndexedTrim:
                     places.append(value)
             if rows:
                 note = _Note(version.definition.table, version.number, rows, end)
-                write[f"{_PREFIX}{shard}/{note.index}/{note.version}/{cells[0].added_id}"] = (
+                write[f"{NOTES}{shard}/{note.index}/{note.version}/{cells[0].added_id}"] = (
                     msgspec.msgpack.encode(note)
                 )
         if write:
@@ -139,7 +137,7 @@ class IndexedTrim:
         a row that leaves the notes. Raises StorageUnavailable, OutcomeUnknown: then it is
         repeated."""
         for _ in range(_LOOKS_MAX):
-            if not (entries := self._engine.state.list(f"{_PREFIX}{shard}/")):
+            if not (entries := self._engine.state.list(f"{NOTES}{shard}/")):
                 return 0
             fence = self._engine.indexes.raise_fences([shard])[shard]
             with suppress(StaleView):
@@ -217,12 +215,3 @@ class IndexedTrim:
             if entry is not None and entry.values[0] not in rows[entry.row_key]
         ]
         return wanted, entries.found(places)
-
-
-def noted_shards(state: StateTable) -> dict[int, frozenset[tuple[str, int]]]:
-    """Of each shard that has notes of trims their keys and versions."""
-    found: dict[int, set[tuple[str, int]]] = {}
-    for entry in state.list(_PREFIX):
-        shard = int(entry.key.removeprefix(_PREFIX).partition("/")[0])
-        found.setdefault(shard, set()).add((entry.key, entry.version))
-    return {shard: frozenset(notes) for shard, notes in found.items()}

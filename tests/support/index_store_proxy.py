@@ -20,6 +20,7 @@ from cellfeed.store.engines.contract.index_values import (
     Selected,
 )
 from cellfeed.store.engines.contract.indexes import IndexStore
+from cellfeed.store.engines.contract.log_ends import SelectBesideEnds
 from cellfeed.store.engines.contract.values import Replica
 
 
@@ -65,6 +66,10 @@ class IndexStoreProxy:
         self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER
     ) -> Selected:
         return self.store.select(table, wanted, read_from)
+
+    @property
+    def beside_ends(self) -> SelectBesideEnds | None:
+        return self.store.beside_ends
 
     def find(
         self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]

@@ -10,6 +10,7 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.coordination.open import open_coordinator
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.bridge.indexes.worker import IndexWorker
+from cellfeed.bridge.outlets.handled_to import handled_to
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
 from cellfeed.store.indexes.check import IndexCheck
@@ -27,6 +28,7 @@ def index_worker(
     stop = threading.Event()
     with closing(open_coordinator(coordination, datastore.state)) as coordinator:
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
+        datastore.indexes.settled.handled_to = handled_to(datastore, coordinator)
         thread = threading.Thread(
             target=IndexWorker(datastore, coordinator, name, lease_s=2.0).run, args=(stop,)
         )

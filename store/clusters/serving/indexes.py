@@ -10,6 +10,7 @@ clusters side by side (:mod:`cellfeed.store.clusters.serving.fan_out`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.clusters.serving.cluster import Cluster
@@ -40,6 +41,9 @@ from cellfeed.store.errors import ShardMoving
 class ClusteredIndexes:
     """:class:`cellfeed.store.engines.contract.indexes.IndexStore`. ``placement``: where the shards
     are. A call waits for a shard that moves."""
+
+    beside_ends: Final = None
+    """Entries, logs and state may be on several clusters."""
 
     def __init__(self, clusters: Sequence[Cluster], placement: Placement, fan_out: FanOut) -> None:
         self._clusters = clusters

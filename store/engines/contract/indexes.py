@@ -46,6 +46,7 @@ from cellfeed.store.engines.contract.index_values import (
     RowsBelow,
     Selected,
 )
+from cellfeed.store.engines.contract.log_ends import SelectBesideEnds
 from cellfeed.store.engines.contract.values import Replica, WriteTerms
 
 
@@ -101,6 +102,12 @@ class IndexStore(Protocol):
     def select(
         self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER
     ) -> Selected: ...
+
+    @property
+    def beside_ends(self) -> SelectBesideEnds | None:
+        """As :meth:`select`, with the ends of logs from just before. None where entries, logs and
+        state are not on one server, or a look at cells is as cheap."""
+        ...
 
     def find(
         self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]
@@ -187,6 +194,9 @@ class NodeIndexStore(Protocol):
     def select(
         self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER
     ) -> Selected: ...
+
+    @property
+    def beside_ends(self) -> SelectBesideEnds | None: ...
 
     def find(
         self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pymysql import err
 from pymysql.connections import TEXT_TYPES, MySQLResult
-from pymysql.constants import FIELD_TYPE
+from pymysql.constants import CR, FIELD_TYPE
 from pymysql.protocol import EOFPacketWrapper, MysqlPacket
 
 _LONG_PACKET: Final = 0xFFFFFF
@@ -53,8 +53,9 @@ def take_answer(connection: Any) -> Sequence[tuple[Any, ...]]:
 def _take_rows(connection: Any, result: Any, columns: int) -> None:
     encodings = [_encoding_of(connection, _packet(connection)) for _ in range(columns)]
     _packet(connection)  # EOF
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     while True:
+        _take_read_rows(connection, encodings, rows)
         data = _packet(connection)
         if data[0] == _EOF and len(data) <= _EOF_BYTES_MAX:
             break
@@ -63,6 +64,35 @@ def _take_rows(connection: Any, result: Any, columns: int) -> None:
     result.warning_count, result.has_next = end.warning_count, end.has_next
     result.affected_rows = len(rows)
     result.rows = tuple(rows)
+
+
+def _take_read_rows(
+    connection: Any, encodings: Sequence[str | None], rows: list[tuple[Any, ...]]
+) -> None:
+    """Takes the rows that have come whole with bytes read before: a call for each head and body
+    costs as much as to cut the row. All else is left to :func:`_packet`."""
+    try:
+        there = connection._rfile.peek()
+    except OSError as error:
+        connection._force_close()
+        raise err.OperationalError(
+            CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({error})"
+        ) from error
+    at, number, end = 0, connection._next_seq_id, len(there)
+    while at + 4 < end:
+        behind = at + 4 + (there[at] | there[at + 1] << 8 | there[at + 2] << 16)
+        if (
+            behind > end
+            or behind == at + 4
+            or behind == at + 4 + _LONG_PACKET
+            or there[at + 3] != number
+            or there[at + 4] >= _EOF
+        ):
+            break
+        rows.append(_row(there[at + 4 : behind], encodings))
+        at, number = behind, (number + 1) % 256
+    connection._rfile.read(at)
+    connection._next_seq_id = number
 
 
 def _encoding_of(connection: Any, column: bytes) -> str | None:

@@ -4,7 +4,7 @@ reads of cells in ``index_cells.py``."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.index_values import (
@@ -18,6 +18,7 @@ from cellfeed.store.engines.contract.index_values import (
     RowsBelow,
     Selected,
 )
+from cellfeed.store.engines.contract.log_ends import LogEnds, SelectedBesideEnds
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.engines.index_sql import (
     columns_of,
@@ -35,6 +36,9 @@ from cellfeed.store.engines.mysql.index_writes import (
 from cellfeed.store.engines.mysql.statements import query, query_all
 from cellfeed.store.errors import StorageUnavailable
 
+ENDS_SHARDS_MAX: Final = 64
+"""Shards whose ends are read with every query, in some 20 µs."""
+
 
 class MySqlIndexes(MySqlIndexWrites):
     """:class:`cellfeed.store.engines.contract.indexes.NodeIndexStore`. ``meta`` and ``database``
@@ -45,29 +49,50 @@ class MySqlIndexes(MySqlIndexWrites):
     ) -> None:
         super().__init__(server, meta, database, shards)
         self._cells = MySqlIndexCells(server, meta, database, shards)
+        self._ends = (
+            "SELECT GROUP_CONCAT(shard, ',', leader_epoch + epoch_base, ',', log_start, ',',"
+            f" next_added_id SEPARATOR ';') FROM {meta}.shard_counter"
+        )
 
     def select(
         self, table: IndexTable, wanted: Sequence[EntrySelect], read_from: Replica = Replica.MASTER
     ) -> Selected:
         if not wanted:
             return Selected([])
-        statements = [
+        answers = self._answers(self._selects(table, wanted))
+        return Selected(self._entries_of(table, wanted, answers))
+
+    def _selects(self, table: IndexTable, wanted: Sequence[EntrySelect]) -> list[str]:
+        return [
             select_sql(table, f"{self._database(each.shard)}.{table.name} WHERE", each, literal)
             for each in wanted
         ]
+
+    def _answers(self, statements: Sequence[str]) -> list[Sequence[tuple[Any, ...]]]:
         with self._server.connection() as connection:
-            answers = query_all(connection, statements)
+            return query_all(connection, statements)
+
+    def _entries_of(
+        self,
+        table: IndexTable,
+        wanted: Sequence[EntrySelect],
+        answers: Sequence[Sequence[tuple[Any, ...]]],
+    ) -> list[list[Entry]]:
         integers = [
             1 + number
             for number, width in enumerate([None] * len(table.columns) + list(table.widths[1:]))
             if width is None
         ]
-        return Selected(
-            [
-                selected_entries(table, each, _with_integers(rows, integers))
-                for each, rows in zip(wanted, answers, strict=True)
-            ]
-        )
+        return [
+            selected_entries(table, each, _with_integers(rows, integers))
+            for each, rows in zip(wanted, answers, strict=True)
+        ]
+
+    def beside_ends(self, table: IndexTable, wanted: Sequence[EntrySelect]) -> SelectedBesideEnds:
+        if self._shards > ENDS_SHARDS_MAX:
+            return SelectedBesideEnds(self.select(table, wanted).entries, None)
+        [(text,)], *answers = self._answers([self._ends, *self._selects(table, wanted)])
+        return SelectedBesideEnds(self._entries_of(table, wanted, answers), LogEnds(text or ""))
 
     def find(
         self, table: IndexTable, places: Sequence[tuple[int, Encoded, bytes]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.engines.contract.index_fences import Fences
@@ -52,6 +53,9 @@ declare("sqlite.index.before_commit", "sqlite.index.after_commit", "sqlite.index
 class SqliteIndexes:
     """:class:`cellfeed.store.engines.contract.indexes.NodeIndexStore`. ``cells``: the file with the
     cells; ``file``: the index tables'; ``shards``: how many."""
+
+    beside_ends: Final = None
+    """A look at cells is cheap."""
 
     def __init__(self, cells: SqliteFile, file: SqliteFile, shards: int) -> None:
         self._cells = cells

@@ -23,6 +23,9 @@ THREADS = {
     "store/backups/places/s3_lock.py": (
         "renews one lock; where it ends, `refuse_if_lost` stops its holder when the time is up"
     ),
+    "store/indexes/settled_logs.py": (
+        "reads offsets once and ends; without them a query looks at every row, and begins another"
+    ),
     "store/http/calls/blocking.py": "a timer: says once what a call waits for, ends with it",
     "store/clusters/operating/background_copy.py": (
         "a copy to one node: it ends by itself, logs its errors, and the next look begins another"

@@ -167,6 +167,14 @@ def test_answers_follow_each_other() -> None:
     assert [told[0] for told in one] == [(("é",),), (("12",), (None,)), None]
 
 
+def test_a_row_out_of_order_ends_the_connection() -> None:
+    packets = result([(FIELD_TYPE.STRING, BINARY)], [[b"a"], [b"b"], [b"c"]])
+    sent = bytearray(wire(packets))
+    sent[len(wire(packets[:4])) + 3] += 1
+    one, other = both(bytes(sent))
+    assert [told[0] for told in one] == [told[0] for told in other] == [pymysql.err.InternalError]
+
+
 def test_a_packet_out_of_order_ends_the_connection() -> None:
     sent = bytearray(wire(result([(FIELD_TYPE.STRING, BINARY)], [[b"a"]])))
     sent[-len(EOF) - 1] += 1

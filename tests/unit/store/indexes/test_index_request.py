@@ -10,10 +10,10 @@ from cellfeed.store.engines.contract.index_values import Condition, Entry
 from cellfeed.store.engines.contract.values import Replica
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.indexes.checked_request import checked_request
+from cellfeed.store.indexes.conditions import meets
 from cellfeed.store.indexes.cursor import cursor_text
 from cellfeed.store.indexes.definition import FIELDS_MAX
 from cellfeed.store.indexes.definition_file import parse_definition
-from cellfeed.store.indexes.page import meets
 from cellfeed.store.indexes.request import IndexRequest, check_wait_for
 from cellfeed.store.indexes.values import STRING_BYTES_MAX, encode_given
 

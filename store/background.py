@@ -226,14 +226,21 @@ class SupervisedThread:
 async def keep_running(name: str, run: Callable[[], Awaitable[object]]) -> None:
     """As :class:`SupervisedThread` for a task of an event loop: awaits ``run`` until it returns, or
     the task is cancelled."""
-    loop = _Loop(name, restarts=True)
+    loop, is_dead = _Loop(name, restarts=True), False
     try:
         while True:
             try:
                 await run()
             except Exception as error:
                 await asyncio.sleep(loop.died(error) or 0)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                loop.died(error)
+                is_dead = True
+                raise
             else:
                 return
     finally:
-        _registry.forget(loop)
+        if not is_dead:
+            _registry.forget(loop)

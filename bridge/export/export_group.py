@@ -123,12 +123,14 @@ class ExportGroup:
         for run in self._runs.values():
             run.note_heads(changed, look_s)
 
-    def report(self) -> None:
-        """Reports to other processes how far the shards are and why. Raises Unavailable."""
+    def report(self, heads: Mapping[int, Head]) -> None:
+        """Reports to other processes how far the shards are and why. ``heads``: of all shards.
+        Raises Unavailable."""
         if self._member.report_is_due():
             self._member.report(
                 self.preparation.waits if self.preparation.context is None else None,
                 self.progress(),
+                heads,
             )
 
     def drain(self) -> bool:

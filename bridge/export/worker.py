@@ -21,6 +21,7 @@ from cellfeed.bridge.groups.membership import LeaseKeeper
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 from cellfeed.store.gc_tuning import collect_seldom
+from cellfeed.store.progress import Watch
 from cellfeed.store.wakeups import Listener
 
 _log: Final = logging.getLogger("cellfeed.export")
@@ -60,6 +61,7 @@ def run_exporter(
     keeper = LeaseKeeper(
         [group.membership for group in groups], min(export.lease_s for export in exports)
     )
+    watch = Watch(f"export {name}", "loop")
     try:
         while not stop.is_set():
             try:
@@ -81,14 +83,16 @@ def run_exporter(
                             "%s keeps the units that it has: %s", group.export.group, error
                         )
                     with suppress(Unavailable):  # a hint, repeated in a second
-                        group.report()
+                        group.report(followed.heads)
                 listener.pokes.clear()
+                watch.moved()
                 on_look(groups)
                 listener.wait(0.01 if followed.awaits_minions else POLL_INTERVAL_S)
                 heads_wanted.wait(LOOK_GAP_S)
             except StaleWriter:
                 raise
             except CellfeedError as error:
+                watch.waits(str(error))
                 _log.warning("the store or the coordinator cannot be reached just now: %s", error)
                 stop.wait(POLL_INTERVAL_S)
         if not drain(groups, drain_s, _log):
@@ -98,6 +102,7 @@ def run_exporter(
                 drain_s,
             )
     finally:
+        watch.close()
         keeper.close()
         listener.close()
         for group in groups:

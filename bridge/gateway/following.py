@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import closing
+from typing import Final
 
 from cellfeed.bridge.gateway.context import GatewayContext
 from cellfeed.bridge.gateway.topics.typed_topics import TYPED_LOOK_S, TypedTopics
@@ -13,10 +15,14 @@ from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.following.heads import POLL_INTERVAL_S
 from cellfeed.store.limits import CERTIFICATES_LOOK_S, SECURITY_LOOK_S
+from cellfeed.store.progress import Watch
 from cellfeed.store.security.users import read_security
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
+
+TURN_SHOWN_EVERY_S: Final = 0.5
+"""How often the event loop shows that it turns, in seconds: far below its shortest limit."""
 
 
 def refresh_heads(context: GatewayContext, listener: Listener) -> None:
@@ -29,31 +35,47 @@ async def follow_heads(context: GatewayContext, listener: Listener) -> None:
     """The fallback for lost wake-ups: looks at the change token, reads the counters when it
     moved, keeps the wake-up address alive."""
     seen: int | None = None
-    while True:
-        try:
-            token = await context.in_thread(context.engine.change_token)
-            if token != seen:
-                await context.heads.refresh()
-                seen = token
-            await context.in_thread(listener.renew)
-        except CellfeedError as error:
-            _cannot_read(error)
-        await asyncio.sleep(POLL_INTERVAL_S)
+    with closing(Watch("gateway-heads", "loop")) as watch:
+        while True:
+            try:
+                token = await context.in_thread(context.engine.change_token)
+                if token != seen:
+                    await context.heads.refresh()
+                    seen = token
+                await context.in_thread(listener.renew)
+                watch.moved()
+            except CellfeedError as error:
+                watch.waits(str(error))
+                _cannot_read(error)
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+
+async def show_turns() -> None:
+    """Shows ``/livez`` and ``/readyz`` that the event loop of the gateway turns."""
+    with closing(Watch("of the gateway", "event-loop")) as watch:
+        while True:
+            watch.moved()
+            await asyncio.sleep(TURN_SHOWN_EVERY_S)
 
 
 async def follow_security(context: GatewayContext, state: StateTable) -> None:
     """Puts changed users and ACLs in force, also for fetches that wait."""
-    while True:
-        await asyncio.sleep(SECURITY_LOOK_S)
-        try:
-            security = await context.in_thread(read_security, state)
-            if security != context.security:
-                for key in security.unreadable - context.security.unreadable:
-                    _log.error("%s cannot be read: it lets nobody in, and allows nothing", key)
-                context.security = security
-                context.kept_fetches.wake()
-        except CellfeedError as error:
-            _log.warning("users and ACLs cannot be read just now, and stay as they were: %s", error)
+    with closing(Watch("gateway-acls", "loop")) as watch:
+        while True:
+            await asyncio.sleep(SECURITY_LOOK_S)
+            try:
+                security = await context.in_thread(read_security, state)
+                if security != context.security:
+                    for key in security.unreadable - context.security.unreadable:
+                        _log.error("%s cannot be read: it lets nobody in, and allows nothing", key)
+                    context.security = security
+                    context.kept_fetches.wake()
+                watch.moved()
+            except CellfeedError as error:
+                watch.waits(str(error))
+                _log.warning(
+                    "users and ACLs cannot be read just now, and stay as they were: %s", error
+                )
 
 
 async def follow_certificates(refresh: Callable[[], None]) -> None:

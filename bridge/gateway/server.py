@@ -27,6 +27,7 @@ from cellfeed.bridge.gateway.following import (
     follow_security,
     follow_typed,
     refresh_heads,
+    show_turns,
 )
 from cellfeed.bridge.gateway.groups.active_groups import ActiveGroups
 from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
@@ -154,6 +155,7 @@ class Gateway:
             "gateway-acls": partial(follow_security, self.context, self._datastore.state),
             "gateway-certificates": partial(follow_certificates, self.refresh_certificates),
             "gateway-schemas": partial(follow_typed, self.context, typed),
+            "gateway-turns": show_turns,
         }
         self._background += [
             asyncio.create_task(keep_running(name, run)) for name, run in loops.items()

@@ -15,10 +15,12 @@ from typing import Final
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
 from cellfeed.bridge.groups.control import Control, Pause, notify_workers, poke_of
 from cellfeed.bridge.groups.division import Division
+from cellfeed.bridge.groups.follower_watch import FollowerWatch
 from cellfeed.bridge.groups.membership import Membership
 from cellfeed.bridge.groups.progress_records import Progress
 from cellfeed.bridge.groups.progress_reporter import ProgressReporter
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 
 LOOKS_IN_A_LEASE: Final = 4
@@ -60,6 +62,7 @@ class GroupMember:
         self._control = Control(datastore.state, group)
         self._poke = poke_of(group)
         self._reporter = ProgressReporter(datastore.state, group, name, column, function)
+        self._follower = FollowerWatch(group)
         self._pause: Pause | None = None
         self._control_at_s = 0.0
         self._look_at_s = 0.0
@@ -163,10 +166,16 @@ class GroupMember:
         """Whether :meth:`report` would write anything new."""
         return self._reporter.is_due()
 
-    def report(self, because: str | None, progress: Mapping[int, Progress]) -> None:
+    def report(
+        self, because: str | None, progress: Mapping[int, Progress], heads: Mapping[int, Head]
+    ) -> None:
         """Reports how far the shards are. ``because``: why all of it waits, unless operators have
         it wait. Raises Unavailable."""
         if self._reporter.is_due():
+            if self._pause is not None:
+                self._follower.pause()
+            else:
+                self._follower.look(because, progress, heads)
             paused = str(self._pause) if self._pause is not None else None
             self._reporter.report(paused or because, progress, self._takes_nothing)
 
@@ -184,6 +193,7 @@ class GroupMember:
                 self.group,
                 error,
             )
+        self._follower.close()
         with suppress(Unavailable):
             self._reporter.leave()
         notify_workers(self._state, self.group)

@@ -31,6 +31,7 @@ from cellfeed.store.indexes.catalog import Catalog
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.records import BUILDING, VersionRecord
 from cellfeed.store.indexes.version import IndexVersion
+from cellfeed.store.progress import Watch
 
 _log = logging.getLogger("cellfeed.indexes")
 
@@ -82,16 +83,20 @@ class IndexWorker:
     def run(self, stop: threading.Event) -> None:
         """Blocks until ``stop`` is set; then drains."""
         collect_seldom()
+        watch = Watch(f"index worker {self._name}", "loop")
         try:
             while not stop.is_set():
                 begun_s = time.monotonic()
                 try:
                     self.look()
+                    watch.moved()
                 except CellfeedError as error:
+                    watch.waits(str(error))
                     _log.warning("the catalog of indexes cannot be read just now: %s", error)
                 pause_s = BUILDING_LOOK_S if self.is_building else LOOK_S
                 stop.wait(max(pause_s, (time.monotonic() - begun_s) / LOOK_PART))
         finally:
+            watch.close()
             self.close()
 
     @property

@@ -138,13 +138,13 @@ class TriggerGroup:
         """Has the next :meth:`keep_place` look soon, if one of these pokes is for this group."""
         self._member.hear(pokes)
 
-    def report(self) -> None:
+    def report(self, heads: Mapping[int, Head]) -> None:
         """Reports to other processes how far the shards are and why; does nothing when called more
-        often than it needs to be. Raises Unavailable."""
+        often than it needs to be. ``heads``: of all shards. Raises Unavailable."""
         if not self._member.report_is_due():
             return
         lost = f"stands still: {self._lost_because}" if self._lost_because is not None else None
-        self._member.report(lost or self._schedule.paused_because, self.progress())
+        self._member.report(lost or self._schedule.paused_because, self.progress(), heads)
 
     def hear_heads(self, changed: Mapping[int, Head]) -> None:
         """Has the shards whose heads changed visited by the next :meth:`start_work`."""

@@ -28,6 +28,7 @@ from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, GroupTaken, StaleWriter, Unavailable
+from cellfeed.store.progress import Watch
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.triggers")
@@ -86,6 +87,7 @@ def run_trigger_worker(
     coordinator.when_saved(datastore.awaited.wake)
     keeper = LeaseKeeper([group.membership for group in groups], lease_s)
     pool, sweeper = WorkThreads(threads), WorkThreads(1)
+    watch = Watch(f"triggers {name}", "loop")
     try:
         while not stop.is_set() and deadlines.overdue_because is None:
             try:
@@ -108,8 +110,9 @@ def run_trigger_worker(
                         )
                     busy |= group.start_work(pool, sweeper, followed.heads)
                     with suppress(Unavailable):  # a hint, repeated in a second
-                        group.report()
+                        group.report(followed.heads)
                 listener.pokes.clear()
+                watch.moved()
                 if sweeping := [group.sweeping for group in groups if group.sweeping is not None]:
                     # Cells that come meanwhile are for the next sweep: one look at the heads is
                     # enough for all of them.
@@ -120,6 +123,7 @@ def run_trigger_worker(
             except (StaleWriter, GroupTaken):
                 raise
             except CellfeedError as error:
+                watch.waits(str(error))
                 _log.warning("the store or the coordinator cannot be reached just now: %s", error)
                 stop.wait(POLL_INTERVAL_S)
         if deadlines.overdue_because is None:
@@ -131,6 +135,7 @@ def run_trigger_worker(
         deadlines.close()
         pool.close()
         sweeper.close()
+        watch.close()
         keeper.close()
         listener.close()
 

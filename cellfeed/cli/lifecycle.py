@@ -19,6 +19,7 @@ from cellfeed.cli.as_typed import run_dir_option
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, left_out_line, print_json
 from cellfeed.cli.up_options import UpOptions
+from cellfeed.config.host_port import parsed_host_port
 from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config
 from cellfeed.instance.other_names import refuse_fresh_store_beside
@@ -165,12 +166,22 @@ def start(
 def run(
     name: Annotated[str, typer.Argument(help="The process's name in the configuration.")],
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
+    health: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help=(
+                "Where `/livez` and `/readyz` listen; port 0: the port of the last run, or a free"
+                " one. Peers of other hosts see the verdict without its reasons."
+            ),
+        ),
+    ] = "127.0.0.1:0",
 ) -> None:
     """Run one process of an instance in the foreground (as `up` does; for other
     supervisors)."""
     from cellfeed.instance.process import run_process  # up and down open no store
 
-    run_process(run_dir, name)
+    run_process(run_dir, name, parsed_host_port(health))
 
 
 def _detach(directory: RunDir, config: Path | None, options: list[str]) -> None:

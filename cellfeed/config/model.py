@@ -22,6 +22,7 @@ from cellfeed.config.servers import ProcessName, ServerConfig
 from cellfeed.store.backups.due import Policy
 from cellfeed.store.backups.encryption import recipients_of
 from cellfeed.store.limits import SHARDS_STORED_MAX
+from cellfeed.store.progress import ProgressLimits
 
 
 class NodeConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -173,6 +174,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     coordination: str = IN_STORE
     """Where groups meet and offsets are kept: ``store``, or
     ``zookeeper://[user:password@]host:port,host:port/chroot``."""
+    readiness: ProgressLimits = ProgressLimits()
+    """When a process whose parts do not advance is not ready (``/readyz``)."""
     restart: bool = False
     """Whether ``cellfeed up`` starts a process again that has died."""
 

@@ -92,7 +92,8 @@ def _init_clusters(directory: RunDir, config: Config, say: Say) -> None:
 
 def _start_and_say(directory: RunDir, name: str, kind: str, say: Say) -> None:
     entry = start_one(directory, name, kind)
-    ports = ", ".join(f"{which} {port}" for which, port in entry.ports.items())
+    # Clients use the others; probes find this one in processes.json.
+    ports = ", ".join(f"{which} {port}" for which, port in entry.ports.items() if which != "health")
     say(f"{name} (pid {entry.pid}){': ' + ports if ports else ''}")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 
 from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
+from cellfeed.store.backups.due import Report
 from cellfeed.store.backups.folder import BackupFolder
 from cellfeed.store.backups.places.open import place_at
 
@@ -23,11 +23,16 @@ def run(process: Process) -> None:
     from cellfeed.assembly.binlog_archivers import RecoveryReport, binlog_archivers
     from cellfeed.store.backups.schedule import BackupSchedule
 
-    directory, config, name, stop = process
+    directory, config, name, stop = process[:4]
     backups = next(each for each in config.backups if each.name == name)
     with ExitStack() as opened:
         source = opened.enter_context(backup_source(config, directory.path))
-        report = RecoveryReport(partial(directory.say_recovery, name))
+
+        def say(now: Report) -> None:
+            directory.say_recovery(name, now)
+            process.health.stopped_work([now.error] if now.error else [])
+
+        report = RecoveryReport(say)
         schedule = BackupSchedule(
             BackupFolder(place_at(backups.directory, directory.inside)),
             source,

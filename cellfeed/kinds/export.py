@@ -15,10 +15,14 @@ def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.column_schemas import register_schemas
     from cellfeed.assembly.datastore import opened
+    from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.bridge.export.worker import run_exporter
 
-    directory, config, name, stop = process
-    with opened(config, directory.path) as (_, datastore, coordinator):
+    directory, config, name, stop = process[:4]
+    with (
+        opened(config, directory.path) as (_, datastore, coordinator),
+        servers_asked(datastore, coordinator),
+    ):
         register_schemas(config, directory.path, datastore)
         process.say_ready()
         # Of several instances over one storage each has a process of this name: the run directory

@@ -19,7 +19,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.clusters import cluster_servers
     from cellfeed.store.clusters.operating.auto_failover import FailoverSupervisor
 
-    _, config, _, stop = process
+    _, config, _, stop = process[:4]
     with ExitStack() as stack:
         clusters = [cluster_servers(config, cluster) for cluster in _automatic(config)]
         for cluster in clusters:

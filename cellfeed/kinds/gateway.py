@@ -20,12 +20,16 @@ def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.column_schemas import register_schemas
     from cellfeed.assembly.datastore import opened
+    from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.bridge.gateway.run import run_gateway
 
-    directory, config, name, stop = process
+    directory, config, name, stop = process[:4]
     gateway = next(each for each in config.gateways if each.name == name)
     settings = _settings(directory, config, gateway)
-    with opened(config, directory.path) as (_, datastore, coordinator):
+    with (
+        opened(config, directory.path) as (_, datastore, coordinator),
+        servers_asked(datastore, coordinator),
+    ):
         register_schemas(config, directory.path, datastore)
         run_gateway(
             datastore,

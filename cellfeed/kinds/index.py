@@ -14,10 +14,14 @@ def names(config: Config) -> list[str]:
 def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.datastore import opened
+    from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.bridge.indexes.worker import IndexWorker
 
-    directory, config, name, stop = process
+    directory, config, name, stop = process[:4]
     workers = next(each for each in config.indexes if name in numbered(each.name, each.processes))
-    with opened(config, directory.path) as (_, datastore, coordinator):
+    with (
+        opened(config, directory.path) as (_, datastore, coordinator),
+        servers_asked(datastore, coordinator),
+    ):
         process.say_ready()
         IndexWorker(datastore, coordinator, name, lease_s=workers.lease_s).run(stop)

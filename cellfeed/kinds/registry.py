@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from cellfeed.config.model import Config
+from cellfeed.process_health import ProcessHealth
 from cellfeed.run_dir import RunDir
 
 
@@ -22,14 +23,18 @@ class Process(NamedTuple):
     config: Config
     name: str
     stop: threading.Event
+    health: ProcessHealth
+    health_port: int
 
     def say_ready(self, **ports: int) -> None:
         """Reports in the run directory that the process serves. ``ports``: by their purpose."""
-        self.directory.say_ready(self.name, ports)
+        self.directory.say_ready(self.name, {**ports, "health": self.health_port})
+        self.health.serves()
 
     def say_stopped(self, reasons: Sequence[str]) -> None:
         """Reports in the run directory which parts of its work it stopped; none: all of it runs."""
         self.directory.say_stopped(self.name, reasons)
+        self.health.stopped_work(reasons)
 
 
 class Kind(NamedTuple):

@@ -22,7 +22,7 @@ def names(config: Config) -> list[str]:
 
 @process_kind("triggers", 30, names)
 def run(process: Process) -> None:
-    directory, config, name, stop = process
+    directory, config, name, stop = process[:4]
     triggers = next(each for each in config.triggers if name in _names_of(each))
     run_triggers(directory, config, triggers, name, stop, process.say_ready)
 
@@ -39,13 +39,17 @@ def run_triggers(
     program is loaded, its datastore is open, and its groups are no other trigger's."""
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.datastore import opened
+    from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.bridge.triggers.loading import load_program
     from cellfeed.bridge.triggers.worker import check_groups, run_trigger_worker
 
     program = load_program(
         triggers.app, trigger_settings(directory, triggers), entry=triggers.name or ""
     )
-    with opened(config, directory.path) as (_, datastore, coordinator):
+    with (
+        opened(config, directory.path) as (_, datastore, coordinator),
+        servers_asked(datastore, coordinator),
+    ):
         with suppress(Unavailable):  # then the worker waits, and compares before it works
             check_groups(program, datastore, coordinator)
         ready()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from cellfeed.config.host_port import host_port
@@ -10,6 +11,7 @@ from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
+from cellfeed.store.progress import Watch
 
 if TYPE_CHECKING:
     from cellfeed.consumers.warehouse.loader_progress import LoaderProgress
@@ -25,16 +27,18 @@ def names(config: Config) -> list[str]:
 @process_kind("warehouse", 60, names)
 def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
+    from cellfeed.assembly.servers_asked import source_asked
     from cellfeed.consumers.warehouse.loader import run_warehouse_loader
     from cellfeed.consumers.warehouse.loader_progress import FlushPolicy
 
-    directory, config, name, stop = process
+    directory, config, name, stop = process[:4]
     warehouse = next(each for each in config.warehouses if each.name == name)
     bootstrap = warehouse.bootstrap or first_gateway(directory, config)
     log = logging.getLogger("cellfeed.warehouse")
     reported: dict[int, str] = {}
 
     def progress(now: LoaderProgress) -> None:
+        turns.moved()
         if now.stopped == reported:
             return
         for shard, reason in now.stopped.items():
@@ -47,21 +51,25 @@ def run(process: Process) -> None:
         )
 
     process.say_ready()
-    run_warehouse_loader(
-        bootstrap,
-        warehouse.topic or config.datastore.name,
-        warehouse.group,
-        directory.inside(warehouse.directory),
-        stop,
-        on_progress=progress,
-        # Another address may be a Kafka cluster's, where marks of transactions take offsets too.
-        offset_is_added_id=warehouse.bootstrap is None,
-        flush=FlushPolicy(rows=warehouse.flush_rows, age_s=warehouse.flush_age_s),
-        consumer_config={
-            "group.instance.id": directory.unique_name(name),
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-        },
-    )
+    with (
+        source_asked(bootstrap),
+        closing(Watch("warehouse loader", "loop")) as turns,
+    ):
+        run_warehouse_loader(
+            bootstrap,
+            warehouse.topic or config.datastore.name,
+            warehouse.group,
+            directory.inside(warehouse.directory),
+            stop,
+            on_progress=progress,
+            # Another address may be a Kafka cluster's: marks of transactions take offsets too.
+            offset_is_added_id=warehouse.bootstrap is None,
+            flush=FlushPolicy(rows=warehouse.flush_rows, age_s=warehouse.flush_age_s),
+            consumer_config={
+                "group.instance.id": directory.unique_name(name),
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
+            },
+        )
 
 
 def first_gateway(directory: RunDir, config: Config) -> str:

@@ -28,6 +28,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.checked_places import background_check
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.recovery_metrics import RecoveryMetrics
+    from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.bridge.indexes.groups import index_positions
     from cellfeed.bridge.outlets.find import outlets
     from cellfeed.bridge.outlets.handled_to import handled_to
@@ -35,11 +36,12 @@ def run(process: Process) -> None:
     from cellfeed.store.clusters.serving.engine import ClusteredEngine
     from cellfeed.store.http.server.worker import run_worker
 
-    directory, config, name, stop = process
+    directory, config, name, stop = process[:4]
     worker = next(each for each in config.workers if each.name == name)
     port = directory.kept_port(name, "http", worker.port)
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
+        servers_asked(datastore, coordinator),
         ExitStack() as background,
     ):
         if isinstance(datastore.engine, ClusteredEngine):

@@ -11,6 +11,7 @@ PARTS: Final = {
     "Use it": ["service-authors", "testing-triggers", "indexes", "warehouse"],
     "Kafka": ["kafka-consumers", "recipes", "exports"],
     "Operate": ["operators", "operate/*", "clusters", "figures"],
+    "Deploy": ["deploy/*"],
     "Reference": ["reference/*"],
     "Inside": ["invariants", "inside/*"],
 }

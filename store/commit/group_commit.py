@@ -35,10 +35,8 @@ from cellfeed.store.errors import (
     OutcomeUnknown,
     StorageUnavailable,
 )
-from cellfeed.store.limits import (
-    BATCH_CELLS_MAX,
-    GROUP_CELLS_MAX,
-)
+from cellfeed.store.limits import BATCH_CELLS_MAX, GROUP_CELLS_MAX
+from cellfeed.store.progress import Watch
 from cellfeed.store.repeated_warnings import RepeatedWarning
 
 _CLOSE_TIMEOUT_S: Final = 30.0
@@ -92,9 +90,9 @@ class GroupCommitWriter:
         """Whether the engine has been asked to write it."""
         self._ended_because: str | None = None
         self._hook_failed = RepeatedWarning(_log)
-        self._thread = SupervisedThread(
-            f"writer-{group or engine.datastore}", self._run, died=self._end
-        )
+        name = f"writer-{group or engine.datastore}"
+        self._watch = Watch(name, "writer", is_idle=True)
+        self._thread = SupervisedThread(name, self._run, died=self._end)
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -123,6 +121,7 @@ class GroupCommitWriter:
             if self._closed:
                 raise StorageUnavailable(f"datastore {self._engine.datastore} is closed")
             self._waiting.add(call)
+            self._watch.waits()
             if len(self._waiting) >= self._wanted:
                 self._changed.notify()
         return call
@@ -133,11 +132,13 @@ class GroupCommitWriter:
             self._closed = True
             self._changed.notify()
         self._thread.join(_CLOSE_TIMEOUT_S)
+        self._watch.close()
 
     def _run(self) -> None:
         try:
             while True:
                 with self._changed:
+                    self._watch.done(more=bool(self._waiting))
                     self._changed.wait_for(lambda: self._waiting or self._closed)
                     if not self._waiting:
                         return

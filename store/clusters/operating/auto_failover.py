@@ -44,6 +44,7 @@ from cellfeed.store.errors import (
     StaleWriter,
     Unavailable,
 )
+from cellfeed.store.progress import Watch
 
 _log = logging.getLogger("cellfeed.failover")
 
@@ -84,11 +85,15 @@ class FailoverSupervisor:
 
     def run(self, stop: threading.Event) -> None:
         """Looks until ``stop`` is set. Errors are logged and waited out."""
+        watch = Watch(f"failover of {self._cluster.name}", "loop")
         while not stop.wait(LOOK_EVERY_S):
             try:
                 self.look()
+                watch.moved()
             except CellfeedError as error:
+                watch.waits(str(error))
                 self._log_once("cluster", str(error))
+        watch.close()
         self.close()
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.following.head_watch import HeadWatch
 from cellfeed.store.following.heads import POLL_INTERVAL_S, LogHeads
+from cellfeed.store.progress import Watch
 from cellfeed.store.repeated_warnings import RepeatedWarning
 from cellfeed.store.wakeups import Listener
 
@@ -70,6 +71,7 @@ class _Open:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="follow-heads")
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
+        self._watch = Watch("follow-heads", "loop")
         self._warning = RepeatedWarning(logging.getLogger("cellfeed.worker"))
         self.heads = LogHeads(engine, self._executor)
 
@@ -89,6 +91,7 @@ class _Open:
             asyncio.get_running_loop().remove_reader(self._listener.sock.fileno())
             await self._in_thread(self._listener.close)
         self._executor.shutdown(wait=False)
+        self._watch.close()
 
     def _woken(self) -> None:
         if self._listener is not None:
@@ -106,12 +109,14 @@ class _Open:
                 if self._listener is not None:
                     await self._in_thread(self._listener.renew)
                 self._looked("")
+                self._watch.moved()
             except CellfeedError as error:
                 self._cannot_read(error)
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def _cannot_read(self, error: BaseException) -> None:
         self._looked(str(error))
+        self._watch.waits(str(error))
         self._warning.warn("the logs cannot be followed just now: %s", error)
 
     async def _in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:

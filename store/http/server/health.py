@@ -1,4 +1,4 @@
-"""``/health``, ``/health/live``, ``/health/ready`` and ``/metrics``."""
+"""``/livez``, ``/readyz``, their older names under ``/health``, and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from cellfeed.store.background import troubles
 from cellfeed.store.errors import CellfeedError, Unavailable
 from cellfeed.store.http.server.handlers import ReadState
 from cellfeed.store.http.server.metrics import METRICS_MEDIA_TYPE, WorkerMetrics
+from cellfeed.store.progress import Reason, unready
 
 READY_TIMEOUT_S: Final = 2.0
 """A storage that does not answer within this is not ready: far above any healthy read, below the
@@ -20,12 +20,14 @@ usual probe's own patience."""
 
 
 class HealthMessage(msgspec.Struct):
-    """``live``: the process answers. ``ready``: so does its storage, and its loops run."""
+    """``live``: the process answers. ``ready``: so does its storage, and each of its parts
+    advances. ``reason``: all ``reasons`` in one line."""
 
     live: bool
     ready: bool
     datastore: str
     reason: str | None = None
+    reasons: list[Reason] = []
 
 
 class HealthState(ReadState):
@@ -34,26 +36,35 @@ class HealthState(ReadState):
     metrics: WorkerMetrics
 
 
-@get("/health/live", tags=["operation"], summary="Whether the process answers", opt={"query": ()})
+@get(
+    ["/livez", "/health/live"],
+    tags=["operation"],
+    summary="Whether the process answers",
+    opt={"query": ()},
+)
 async def live(state: HealthState) -> HealthMessage:
     """Always 200: no answer means not alive. Says nothing of the storage."""
     return HealthMessage(live=True, ready=True, datastore=state.datastore.name)
 
 
 @get(
-    ["/health", "/health/ready"],
+    ["/readyz", "/health", "/health/ready"],
     tags=["operation"],
-    summary="Whether the storage answers",
+    summary="Whether the storage answers and the worker advances",
     opt={"query": ()},
 )
 async def ready(state: HealthState) -> Response[HealthMessage]:
-    """200 when the engine answered a read just now and no loop of the worker is dead, else 503 with
-    the reason."""
-    reason = await _unready_reason(state)
+    """200 when the engine answered a read just now, no loop of the worker is dead, and none stands;
+    else 503 with the reasons."""
+    reasons = unready() or await _storage_reasons(state)
     message = HealthMessage(
-        live=True, ready=reason is None, datastore=state.datastore.name, reason=reason
+        live=True,
+        ready=not reasons,
+        datastore=state.datastore.name,
+        reason="; ".join(map(str, reasons)) or None,
+        reasons=reasons,
     )
-    return Response(message, status_code=200 if reason is None else 503)
+    return Response(message, status_code=503 if reasons else 200)
 
 
 @get(
@@ -75,16 +86,16 @@ async def metrics(state: HealthState) -> bytes:
 OPERATION_ROUTES: Final[tuple[Any, ...]] = (live, ready, metrics)
 
 
-async def _unready_reason(state: HealthState) -> str | None:
-    if found := troubles():
-        return "; ".join(found)
+async def _storage_reasons(state: HealthState) -> list[Reason]:
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             await state.reads.run(state.datastore.heads)
     except TimeoutError:
-        return f"the storage did not answer within {READY_TIMEOUT_S} s"
+        message = f"the storage did not answer within {READY_TIMEOUT_S} s"
     except Unavailable as error:
-        return str(error)
+        message = str(error)
     except CellfeedError as error:
-        return f"{error.code}: {error}"
-    return None
+        message = f"{error.code}: {error}"
+    else:
+        return []
+    return [Reason("storage-away", state.datastore.name, message)]

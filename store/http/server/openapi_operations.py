@@ -126,10 +126,10 @@ _DATASTORE: Final = {
 def add_errors(path: str, operation: dict[str, Any]) -> None:
     responses: dict[str, Any] = operation["responses"]
     errors = {"content": _content("ErrorMessage", JSON, MSGPACK)}
-    if path == "/health/live" or path == "/metrics":
+    if path in ("/livez", "/health/live", "/metrics"):
         responses.pop("400", None)
         return
-    if path.startswith("/health"):
+    if path.startswith(("/readyz", "/health")):
         responses["503"] = {"description": "Not ready", "content": _content("HealthMessage", JSON)}
         return
     for answer in responses.values():

@@ -22,6 +22,7 @@ from cellfeed.store.http.server.app import WorkerApp
 from cellfeed.store.http.server.bodies import BODIES
 from cellfeed.store.http.server.connections import KEEP_ALIVE_S, Connection, cut_off_stalled
 from cellfeed.store.limits import PUT_TIMEOUT_S
+from cellfeed.store.progress import Watch
 
 _BACKLOG: Final = 512
 """Connections the kernel keeps for us before they are accepted: a burst of clients that start
@@ -120,6 +121,7 @@ class _Server(uvicorn.Server):
         self._stop = stop
         self._on_started = on_started
         self._looked_at = time.monotonic()
+        self._watch = Watch("of the worker", "event-loop")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -128,6 +130,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         now = time.monotonic()
+        self._watch.moved()
         if now - self._looked_at >= 1:
             self._looked_at = now
             BODIES.end_overdue(now)
@@ -139,6 +142,7 @@ class _Server(uvicorn.Server):
         self._worker_app.closing.set()
         BODIES.end_all()
         await super().shutdown(sockets)
+        self._watch.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

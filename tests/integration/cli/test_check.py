@@ -19,6 +19,7 @@ from cellfeed.cli.main import command_line
 from cellfeed.instance.config_file import load_config
 from cellfeed.kinds.known import KINDS
 from cellfeed.kinds.registry import Process
+from cellfeed.process_health import ProcessHealth
 from cellfeed.run_dir import RunDir
 from cellfeed.store import checks
 from cellfeed.store.cells.body_codec import forget_dictionaries
@@ -290,7 +291,7 @@ def test_status_and_metrics_of_a_worker_show_the_findings_of_its_check(
 
     assert (status()["age_s"], status()["damaged"]) == (None, 0)
     stop, ports = threading.Event(), list[int]()
-    process = Process(RunDir(run_dir), config, "worker", stop)
+    process = Process(RunDir(run_dir), config, "worker", stop, ProcessHealth("worker"), 0)
     monkeypatch.setattr(Process, "say_ready", lambda _, http: ports.append(http))
     worker = threading.Thread(target=KINDS["worker"].run, args=(process,))
     worker.start()

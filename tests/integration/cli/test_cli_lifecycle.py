@@ -42,8 +42,8 @@ def test_up_says_what_runs_where_and_down_ends_all_of_it(tmp_path: Path) -> None
         assert all(
             set(entry) == {"name", "kind", "pid", "ports", "log"} for entry in found.values()
         )
-        assert set(found["worker"]["ports"]) == {"http"}
-        assert set(found["gateway"]["ports"]) == {"kafka", "registry"}
+        assert set(found["worker"]["ports"]) == {"http", "health"}
+        assert set(found["gateway"]["ports"]) == {"kafka", "registry", "health"}
         assert all(accepts(port) for entry in found.values() for port in entry["ports"].values())
         assert all(Path(entry["log"]).is_file() for entry in found.values())
         assert all(os.getsid(entry["pid"]) == entry["pid"] for entry in found.values()), (

@@ -80,7 +80,7 @@ def test_a_schedule_that_is_killed_amid_a_backup_resumes_and_loses_nothing(tmp_p
     with ended(run_dir):
         up(run_dir, config, AMID)
         first = processes(run_dir)["backups"]
-        assert (first["kind"], first["ports"]) == ("backups", {})
+        assert (first["kind"], set(first["ports"])) == ("backups", {"health"})
         put(run_dir, 1)
         wait_until(
             lambda: (

@@ -181,3 +181,17 @@ def test_a_forked_child_reports_no_loops_of_its_parent() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert background.troubles()
     loop.join()
+
+
+def test_a_task_whose_end_is_no_ordinary_error_is_dead_and_stays_in_the_report() -> None:
+    async def run() -> None:
+        raise FailpointReached("the end of the watcher")
+
+    async def watcher() -> None:
+        with pytest.raises(FailpointReached):
+            await keep_running("gateway-heads", run)
+
+    asyncio.run(watcher())
+    [trouble] = background.all_troubles()
+    assert (trouble.loop, trouble.is_dead) == ("gateway-heads", True)
+    background._registry.in_trouble.clear()

@@ -64,7 +64,7 @@ class Exporter:
         self.heads.update(found)
         self.group.note_heads(changed, 0.001)
         self.group.keep_place(self.heads)
-        self.group.report()
+        self.group.report(self.heads)
 
     def units(self) -> set[int]:
         return set(self.group._runs)

@@ -238,7 +238,7 @@ def test_a_member_that_leaves_gives_back_first_and_tries_again_while_work_is_und
     datastore: Datastore, coordination: Coordination, told: list[str]
 ) -> None:
     member = joins(datastore, coordination)
-    member.report(None, {0: Progress()})
+    member.report(None, {0: Progress()}, {})
     member.will_give_back(coordination.claim(member.membership.session, "trips", [0]).values())
     coordination.fails = "leave"
     assert not member.leave(is_idle=False)
@@ -276,21 +276,21 @@ def test_a_report_is_written_when_something_changed_or_it_is_old(
 
     progress = {0: Progress(location=5, because="came to 4"), 1: Progress()}
     assert member.report_is_due()
-    member.report(None, progress)
+    member.report(None, progress, {})
     first = versions()
     assert not member.report_is_due()
-    member.report("not due", progress)
+    member.report("not due", progress, {})
     assert record(datastore).stands_still == ""
     clock.now_s += REPORT_EVERY_S
     assert member.report_is_due()
-    member.report(None, progress)
+    member.report(None, progress, {})
     assert versions() == first
     clock.now_s += REPORT_AGAIN_S
-    member.report(None, progress)
+    member.report(None, progress, {})
     assert versions() > first
     clock.now_s += REPORT_EVERY_S
     progress[0] = Progress(location=6, because="came to 5")
-    member.report("the store is away", progress)
+    member.report("the store is away", progress, {})
     found = record(datastore)
     assert found.stands_still == "the store is away"
     assert (found.shards[0].location, found.shards[1].location) == (6, 0)
@@ -302,7 +302,7 @@ def test_a_long_report_is_written_less_often(
 ) -> None:
     del datastore
     monkeypatch.setattr(progress_reporter, "REPORT_BYTES_PER_S", 100)
-    member.report(None, {shard: Progress(because=f"reason {shard}") for shard in range(50)})
+    member.report(None, {shard: Progress(because=f"reason {shard}") for shard in range(50)}, {})
     clock.now_s += 5 * REPORT_EVERY_S
     assert not member.report_is_due()
 
@@ -312,7 +312,7 @@ def test_an_operators_request_is_the_first_reason(
 ) -> None:
     Control(datastore.state, GROUP).pause(BY)
     assert member.is_paused(100.0)
-    member.report("the store is away", {})
+    member.report("the store is away", {}, {})
     assert record(datastore).stands_still.startswith("paused by somebody@here")
 
 
@@ -322,7 +322,7 @@ def test_a_cell_that_runs_since_the_last_report_is_named_until_it_ends(
     def reasons(running: int | None, because: str = "came to 4") -> str:
         clock.now_s += REPORT_AGAIN_S + REPORT_EVERY_S
         clock.wall_s += 100
-        member.report(None, {0: Progress(location=5, because=because, running=running)})
+        member.report(None, {0: Progress(location=5, because=because, running=running)}, {})
         return record(datastore).reason(0)
 
     assert reasons(5) == "came to 4"

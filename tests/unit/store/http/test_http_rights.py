@@ -14,6 +14,8 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.http.server.app import WorkerApp
 
 ROUTES: Final = {
+    ("get", "/livez"),
+    ("get", "/readyz"),
     ("get", "/health"),
     ("get", "/health/live"),
     ("get", "/health/ready"),

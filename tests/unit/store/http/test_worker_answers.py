@@ -18,6 +18,7 @@ from cellfeed.store.http.server import health
 from cellfeed.store.http.server.app import WorkerApp
 from cellfeed.store.http.server.cluster_metrics import ClusterMetrics
 from cellfeed.store.http.server.worker import check_loopback
+from cellfeed.store.progress import Reason
 
 ROW = str(UUID(int=7))
 
@@ -140,11 +141,16 @@ def test_a_worker_binds_loopback_alone(host: str) -> None:
 def test_a_worker_with_a_dead_loop_is_not_ready(
     app: WorkerApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "troubles", lambda: ["writer is dead", "drain is dead"])
-    answer = call(app, "GET", "/health/ready")
-    assert answer.status == 503
-    assert json.loads(answer.content)["reason"] == "writer is dead; drain is dead"
-    assert call(app, "GET", "/health/live").status == 200
+    found = [Reason("loop-dead", each, f"{each} is dead") for each in ("writer", "drain")]
+    monkeypatch.setattr(health, "unready", lambda: found)
+    for path in ("/readyz", "/health/ready"):
+        answer = call(app, "GET", path)
+        assert answer.status == 503
+        said = json.loads(answer.content)
+        assert said["reason"] == "writer is dead; drain is dead"
+        assert [each["code"] for each in said["reasons"]] == ["loop-dead", "loop-dead"]
+    for path in ("/livez", "/health/live"):
+        assert call(app, "GET", path).status == 200
 
 
 def test_a_worker_whose_storage_is_away_is_not_ready(

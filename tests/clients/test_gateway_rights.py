@@ -222,7 +222,7 @@ def _shows_no_name(answer: bytes, values: dict[str, Any], principal: Principal, 
         if any(row.needs for row in rows_of(key, version))
     ],
 )
-def test_without_a_right_nobody_learns_whether_a_name_is_there(
+def test_a_user_without_a_right_cannot_learn_whether_a_name_exists(
     running: Running, key: int, version: int
 ) -> None:
     """The answer about a topic or group that is there is the one about one that is not, byte for
@@ -252,7 +252,7 @@ def _swapped(value: Any, names: dict[Any, Any]) -> Any:
     return names.get(value, value) if not isinstance(value, bool | int | bytes) else value
 
 
-def test_a_user_is_shown_itself_and_no_rights_of_others(running: Running) -> None:
+def test_a_user_sees_its_own_rights_and_no_others(running: Running) -> None:
     shown = decoded(50, 0, running.run(running.ask(50, 0, {"users": None}, USER)))
     assert [each.user for each in shown.results] == [USER]
     acls = decoded(29, 1, running.run(running.ask(29, 1, ROWS[29][0].ask(1), USER)))

@@ -256,7 +256,7 @@ def test_the_topic_tool_describes_a_topic(java: Java, gateway: GatewayProcess) -
     assert len(lines) == 1 + SHARDS
 
 
-def test_the_tools_for_administration_read_what_they_show(
+def test_the_administration_tools_describe_log_dirs_and_settings(
     java: Java, gateway: GatewayProcess
 ) -> None:
     """The requests behind a page of brokers: kafka-ui and AKHQ ask the same with the same

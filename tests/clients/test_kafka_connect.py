@@ -29,7 +29,7 @@ def records(lines: list[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("cut", range(len(CUT)))
-def test_a_record_behind_one_that_was_cut_off_is_found(cut: int) -> None:
+def test_a_record_behind_a_truncated_one_is_found(cut: int) -> None:
     whole = '{"added_id":240,"body":{"late":13},"shard":8}'
     assert records([whole, CUT[:cut] + whole]) == [json.loads(whole)] * 2
 

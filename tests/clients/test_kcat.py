@@ -71,7 +71,7 @@ def test_reading_starts_at_a_timestamp(
     ]
 
 
-def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(
+def test_a_group_resumes_from_its_commit_after_the_gateway_is_killed(
     own_gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     arguments = (
@@ -112,13 +112,13 @@ def test_metadata_lists_the_topics_with_a_partition_per_shard(gateway: GatewayPr
     }
 
 
-def test_an_unknown_topic_is_said_to_be_unknown(gateway: GatewayProcess) -> None:
+def test_an_unknown_topic_gets_the_unknown_topic_error(gateway: GatewayProcess) -> None:
     done = kcat(gateway, "-C", "-t", "trips.NO_SUCH", "-o", "beginning", "-e", check=False)
     assert done.returncode != 0
     assert b"Unknown topic" in done.stderr
 
 
-def test_writes_are_refused_with_an_error_that_says_so(gateway: GatewayProcess) -> None:
+def test_writes_are_refused_with_the_matching_error(gateway: GatewayProcess) -> None:
     done = kcat(gateway, "-P", "-t", "trips", stdin=b"a value", check=False)
     assert done.returncode != 0
     assert b"Topic authorization failed" in done.stderr

@@ -26,7 +26,7 @@ def test_a_topic_is_read_whole_by_assignment(
     assert sorted(received) == expected[topic]
 
 
-def test_records_of_a_partition_come_in_order(
+def test_records_of_a_partition_arrive_in_order(
     driver: Driver, gateway: GatewayProcess, expected: dict[str, list[Received]]
 ) -> None:
     received = driver.read(
@@ -49,7 +49,7 @@ def test_reading_starts_in_the_middle_of_a_block(
     assert sorted(driver.read(gateway.bootstrap, "trips", starts, len(wanted))) == wanted
 
 
-def test_a_group_goes_on_where_it_committed_after_the_gateway_is_killed(
+def test_a_group_resumes_from_its_commit_after_the_gateway_is_killed(
     driver: Driver, own_gateway: GatewayProcess, expected: dict[str, list[Received]]
 ) -> None:
     first = driver.read_in_group(own_gateway.bootstrap, "trips.BASE", "billing", 1_500)
@@ -107,7 +107,7 @@ def test_a_waiting_consumer_is_woken_by_a_new_cell(
     assert received.key == str(row_key).encode()
 
 
-def test_writes_are_refused_with_an_error_that_says_so(
+def test_writes_are_refused_with_the_matching_error(
     driver: Driver, gateway: GatewayProcess
 ) -> None:
     assert driver.produce(gateway.bootstrap, "trips") in (

@@ -207,7 +207,7 @@ def test_a_declared_view_is_typed(gateways: list[GatewayProcess], store: Path) -
     )
 
 
-def test_a_topic_in_another_layout_is_read_by_its_own_schema_and_no_kept_block_of_another_is(
+def test_each_layout_of_a_topic_is_read_by_its_own_schema_and_shares_no_kept_block(
     tmp_path: Path,
 ) -> None:
     bodies = list(islice(trips(), BLOCK_CELLS))

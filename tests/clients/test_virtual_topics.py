@@ -492,7 +492,7 @@ def test_tools_list_virtual_topics_and_see_which_are_compacted(
         assert told.name() == error
 
 
-def test_a_moment_of_the_log_is_found_in_every_view_of_it(
+def test_the_offset_of_a_moment_is_found_in_every_view(
     driver: Driver, gateway: GatewayProcess, ends: dict[int, int]
 ) -> None:
     assert driver.offsets_at(gateway.bootstrap, "nothing", 0, SHARDS) == FROM_START

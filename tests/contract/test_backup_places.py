@@ -136,7 +136,7 @@ def test_p5_a_folder_is_made_once(root: Place) -> None:
         place_at(str(root)).inside(FOLDER).make()
 
 
-def test_removed_is_gone_and_may_be_gone_before(root: Place) -> None:
+def test_removing_a_file_twice_is_no_error(root: Place) -> None:
     place = root.inside(FOLDER)
     place.make()
     place.write("state", b"x")

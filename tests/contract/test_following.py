@@ -157,7 +157,7 @@ def test_a_long_log_comes_whole_and_in_order(store: CellStore) -> None:
     assert [each.added_id - cells[0].added_id for each in cells] == list(range(3_000))
 
 
-def test_large_bodies_come_whole(store: CellStore) -> None:
+def test_large_bodies_are_followed_whole(store: CellStore) -> None:
     row = uuid4()
     with following(store, shards=[store.shard_of(row)]) as follower:
         for ref_key in range(12):

@@ -15,7 +15,7 @@ from tests.durability.programs import OFFSETS, zookeeper_of
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_offsets_in_zookeeper_go_on_after_a_power_cut_of_the_store(cuts: Cuts) -> None:
+def test_offsets_in_zookeeper_continue_after_a_power_cut_of_the_store(cuts: Cuts) -> None:
     most = 0
     for cut in cuts("offsets"):
         tree, saved = ZooKeeperTree(), dict[int, int]()

@@ -53,7 +53,7 @@ def unchecked(shard: int, rows: list[tuple[Any, ...]]) -> list[StoredCell]:
     return [StoredCell._make(row[:6]) for row in rows]
 
 
-def test_without_checksums_the_run_finds_other_answers(
+def test_without_checksums_the_run_finds_wrong_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)
@@ -77,7 +77,7 @@ def test_a_check_that_finds_nothing_is_found(
     assert "check" in violated(run_bit_flips(KIND, 1, tmp_path, FLIPS_BRIEF))
 
 
-def test_a_repair_that_says_more_than_it_did_is_found(
+def test_a_repair_that_reports_more_than_it_did_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bit_flips, "_flipped", in_a_body)

@@ -76,7 +76,7 @@ def workers(tmp_path: Path, store: Datastore, zookeeper: ZooKeeper) -> Iterator[
     started.end()
 
 
-def test_assigned_shards_go_on_while_zookeeper_is_dead_and_no_cell_runs_twice(
+def test_assigned_shards_continue_while_zookeeper_is_dead_and_no_cell_runs_twice(
     zookeeper: ZooKeeper, store: Datastore, workers: Workers, coordinator: Coordinator
 ) -> None:
     for name in "ab":

@@ -213,7 +213,7 @@ def test_a_request_that_comes_byte_by_byte_is_answered(shared: GatewayProcess) -
             assert struct.unpack_from(">ih", read_answer(peer)) == (correlation_id, 0)
 
 
-def test_answers_come_in_the_order_of_the_requests_however_many_are_sent_ahead(
+def test_answers_have_the_order_of_the_requests_however_many_are_sent_ahead(
     shared: GatewayProcess,
 ) -> None:
     with connect(shared) as peer:

@@ -59,7 +59,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("method", "path"), ROUTES, ids=[f"{method} {path}" for method, path in ROUTES]
 )
-def test_every_answer_is_as_the_document_says(worker: str, method: str, path: str) -> None:
+def test_every_answer_matches_the_openapi_document(worker: str, method: str, path: str) -> None:
     document = schemathesis.openapi.from_url(f"{worker}/schema/openapi.json")
     asked = 0
 

@@ -60,7 +60,7 @@ def test_a_seed_repeats_its_orders() -> None:
     assert len({tuple(order) for order in first}) > 1
 
 
-def test_one_order_is_taken_as_far_as_it_goes() -> None:
+def test_an_order_longer_than_the_run_is_used_as_far_as_it_goes() -> None:
     assert one_order(lambda: counting(1), [POINT], [1, 0, 1]).order == [1, 0, 1, 0]
     assert one_order(lambda: counting(0), [POINT], [1, 1, 1]).order == [1, 0]
 

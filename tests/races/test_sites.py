@@ -132,7 +132,7 @@ def calls(function: ast.AST, name: str) -> list[ast.Call]:
     ]
 
 
-def test_every_way_to_compare_and_set_has_failpoints_or_goes_through_one_that_has() -> None:
+def test_every_way_to_compare_and_set_has_failpoints_itself_or_below() -> None:
     wrong = []
     found = {}
     for name, function in code():
@@ -150,7 +150,7 @@ def test_every_way_to_compare_and_set_has_failpoints_or_goes_through_one_that_ha
     assert (THROUGH.keys() | OTHERS.keys()) <= found.keys()
 
 
-def test_every_compare_and_set_asks_one_of_those() -> None:
+def test_every_compare_and_set_asks_a_listed_receiver() -> None:
     strangers = []
     sites = 0
     for name, function in code():

@@ -36,7 +36,7 @@ _RESTORED: Final = _OPERATORS + "test_an_embedded_datastore_is_backed_up_and_res
 _TRIMMED: Final = _OPERATORS + "test_an_embedded_datastore_is_trimmed_and_a_row_of_it_erased"
 
 OF_LANGUAGES: Final = {
-    "yaml": _DOCS + "test_a_configuration_in_a_page_is_one_that_is_taken",
+    "yaml": _DOCS + "test_every_configuration_in_a_page_is_valid",
     "{eval-rst}": "tests/integration/cli/test_site.py::test_the_reference_has_every_public_name",
 }
 TESTS_IN_A_PAGE: Final = _DOCS + "test_tests_in_a_page_pass"

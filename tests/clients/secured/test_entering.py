@@ -67,7 +67,7 @@ def test_a_client_certificate_is_its_subject(secured: Secured) -> None:
         topics_seen(tls, timeout_s=3)
 
 
-def test_a_removed_user_does_not_come_in_again(secured: Secured) -> None:
+def test_a_removed_user_cannot_authenticate_again(secured: Secured) -> None:
     put_user(secured.datastore.state, "bob", PASSWORD, is_new=True)
     sasl = {
         "security.protocol": "SASL_PLAINTEXT",

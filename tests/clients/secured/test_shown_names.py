@@ -25,7 +25,7 @@ ANYTHING: Any = None
 """In a filter of ACLs: the types of confluent-kafka want a text."""
 
 
-def test_a_user_who_lists_acls_sees_only_the_own_ones(secured: Secured) -> None:
+def test_a_user_who_lists_acls_sees_only_the_rights_of_that_user(secured: Secured) -> None:
     admin = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanisms": "SCRAM-SHA-256",
@@ -94,7 +94,7 @@ def scram_of(client: AdminClient, name: str) -> None:
     asked[name].result(TIMEOUT_S)
 
 
-def test_a_user_who_describes_scram_credentials_sees_only_the_own_ones(secured: Secured) -> None:
+def test_a_user_who_describes_scram_credentials_sees_only_that_users(secured: Secured) -> None:
     login = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanisms": "SCRAM-SHA-256",

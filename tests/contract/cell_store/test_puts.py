@@ -127,7 +127,7 @@ def test_a_batch_gives_a_result_per_item_in_order(store: CellStore) -> None:
     assert results[7].added_id == results[1].added_id
 
 
-def test_a_batch_of_nothing_is_well(store: CellStore) -> None:
+def test_an_empty_batch_is_valid(store: CellStore) -> None:
     assert store.put_cells([]) == []
     assert store.get_cells([]) == []
     assert store.get_cells_latest([]) == []

@@ -60,7 +60,7 @@ def test_a_row_is_the_latest_cell_of_each_column(store: CellStore, row: UUID) ->
     assert store.get_row(uuid4()) == {}
 
 
-def test_a_cell_that_is_not_there_is_none(store: CellStore, row: UUID) -> None:
+def test_a_read_of_a_missing_cell_gives_none(store: CellStore, row: UUID) -> None:
     assert store.get_cell(row, "BASE", 1) is None
     assert store.get_cell_latest(row, "BASE") is None
     assert store.get_cells([(row, "BASE", 1)]) == [None]
@@ -165,7 +165,7 @@ def test_both_give_the_same_answers_about_the_same_cells(
 
 
 @pytest.mark.parametrize("read_from", ["master", "minion", Replica.MINION])
-def test_without_minions_a_read_from_either_is_of_the_same_store(
+def test_without_minions_reads_from_master_and_minion_are_of_the_same_store(
     store: CellStore, row: UUID, read_from: ReadFrom
 ) -> None:
     for ref_key in (1, 2):

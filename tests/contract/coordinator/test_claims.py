@@ -17,7 +17,7 @@ from cellfeed.store.limits import SHARDS_STORED_MAX
 from tests.support.two_clocks import Time
 
 
-def test_c2_one_member_leads_and_is_replaced_when_it_goes(
+def test_c2_one_member_leads_and_is_replaced_when_it_leaves_or_dies(
     coordinator: Coordinator, time: Time
 ) -> None:
     a, b = coordinator.join("g", "a", 10), coordinator.join("g", "b", 10)

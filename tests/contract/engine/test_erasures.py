@@ -55,7 +55,7 @@ def test_e20_every_cell_of_a_row_can_be_listed(engine: Engine) -> None:
     assert engine.row_cells(UUID(int=1 << 100).bytes) == []
 
 
-def test_e20_again_there_is_nothing_to_do(engine: Engine) -> None:
+def test_e20_a_repeated_erasure_changes_nothing(engine: Engine) -> None:
     [row] = rows_of_shard(1, 1)
     engine.put([cell(row=row)])
     assert erase(engine, row) == (1, 1)
@@ -78,7 +78,9 @@ def test_e20_a_long_row_goes_in_steps_and_the_first_adds_the_entry(engine: Engin
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_e20_the_cells_of_a_row_come_page_by_page_each_once(engine: Engine, limit: int) -> None:
+def test_e20_an_erasure_lists_the_cells_of_its_row_once_page_by_page(
+    engine: Engine, limit: int
+) -> None:
     row, other = rows_of_shard(1, 2)
     engine.put([cell(row=row, ref_key=ref_key) for ref_key in range(5)])
     engine.put([cell(row=other, ref_key=ref_key) for ref_key in range(5)])

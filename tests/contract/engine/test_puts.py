@@ -67,7 +67,7 @@ def test_e2_writers_with_their_own_connections_never_share_or_skip_an_id(
     )
 
 
-def test_e3_the_same_cell_again_exists_with_its_first_id_and_uses_up_none(engine: Engine) -> None:
+def test_e3_a_repeated_cell_gets_its_first_id_and_uses_up_no_new_one(engine: Engine) -> None:
     first = engine.put([cell(n) for n in range(10)])
     again = engine.put([cell(n) for n in range(12)])
     assert [r.outcome for r in again] == [Outcome.EXISTS] * 10 + [Outcome.STORED] * 2
@@ -99,7 +99,7 @@ def test_e3_another_body_is_a_conflict_and_the_rest_of_the_call_is_written(engin
     ],
     ids=repr,
 )
-def test_e24_a_put_that_meets_a_damaged_body_fails_alone(
+def test_e24_a_put_that_meets_a_damaged_body_fails_without_failing_others(
     open_engine: EngineMaker, request: pytest.FixtureRequest, tmp_path: Path, damaged: bytes
 ) -> None:
     engine = open_engine()
@@ -183,7 +183,7 @@ def test_e4_created_at_never_goes_back_when_the_clock_does(engine: Engine, clock
     assert times == [1_700_000_000_000_000, 1_700_000_000_000_000, 1_700_000_030_000_000]
 
 
-def test_e4_nor_does_it_where_an_erasure_adds_its_entry(engine: Engine, clock: Clock) -> None:
+def test_e4_created_at_of_an_erasures_entry_never_goes_back(engine: Engine, clock: Clock) -> None:
     [row] = rows_of_shard(1, 1)
     engine.put([cell(row=row)])
     clock.now_us -= 60_000_000

@@ -65,7 +65,7 @@ def test_e11_one_of_many_racing_writers_wins_each_version(open_engine: EngineMak
     assert entry.value == b"60"
 
 
-def test_change_token_differs_after_a_commit_by_anyone_and_only_then(
+def test_the_change_token_differs_after_a_commit_of_any_connection_and_only_then(
     open_engine: EngineMaker,
 ) -> None:
     mine, other = open_engine(), open_engine()
@@ -78,7 +78,7 @@ def test_change_token_differs_after_a_commit_by_anyone_and_only_then(
     assert mine.change_token() != after_own
 
 
-def test_e12_a_closed_engine_says_so(open_engine: EngineMaker) -> None:
+def test_e12_a_closed_engine_raises_that_error(open_engine: EngineMaker) -> None:
     engine = open_engine()
     engine.close()
     with pytest.raises(StorageUnavailable, match="closed"):

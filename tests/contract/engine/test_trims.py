@@ -36,7 +36,7 @@ def test_e15_a_trim_raises_the_log_start_and_the_cells_below_are_gone_everywhere
     ] * 6
 
 
-def test_e15_a_scan_from_below_the_log_start_says_so_and_skips_nothing(engine: Engine) -> None:
+def test_e15_a_scan_from_below_the_log_start_raises_trimmed(engine: Engine) -> None:
     logged(engine, 10)
     engine.trim(1, 4)
     for location in (0, 3):

@@ -162,7 +162,7 @@ def test_a_version_that_is_made_and_built_in_the_middle_of_an_erasure_has_nothin
         ]
 
 
-def test_a_keeper_of_a_new_version_reads_of_nodes_that_have_all_that_was_before_it_began(
+def test_a_keeper_of_a_new_version_reads_only_nodes_with_all_earlier_cells(
     index: Index,
 ) -> None:
     asked: list[int] = []

@@ -146,7 +146,7 @@ def test_a_store_that_differs_from_the_backup_is_damage(
         assert list(tmp_dir.iterdir()) == []
 
 
-def test_a_later_backup_that_cannot_be_read_is_found_by_a_trial_alone(
+def test_only_a_trial_finds_a_later_backup_that_is_unreadable(
     words: list[str], backups: Path, tmp_dir: Path
 ) -> None:
     later = backups / sorted_names(backups)[2] / "manifest.json"

@@ -110,7 +110,7 @@ def test_a_copy_from_before_a_dictionary_was_retired_can_be_read(run_dir: Path) 
         assert cell.body_json == later[0].body_json
 
 
-def test_without_a_good_copy_nothing_is_changed_and_shard_and_id_are_named(run_dir: Path) -> None:
+def test_without_a_good_copy_no_cell_is_changed_and_shard_and_id_are_named(run_dir: Path) -> None:
     hurt(run_dir)
     damaged = content(run_dir)
     code, found = check(run_dir, "--repair")

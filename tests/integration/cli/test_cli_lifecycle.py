@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 KEY = "5cb0f0a2-0000-4000-8000-000000000001"
 
 
-def test_up_says_what_runs_where_and_down_ends_all_of_it(tmp_path: Path) -> None:
+def test_up_prints_addresses_and_processes_and_down_ends_every_process(tmp_path: Path) -> None:
     with running(tmp_path) as run_dir:
         found = processes(run_dir)
         assert [(entry["name"], entry["kind"]) for entry in found.values()] == [

@@ -276,7 +276,7 @@ def test_a_restore_into_the_chroot_of_another_datastore_is_refused_and_changes_n
 
 
 @pytest.mark.xdist_group("zookeeper")
-def test_a_restore_sets_back_offsets_in_its_parents_chroot_and_has_it_then(
+def test_a_restore_resets_offsets_in_its_parents_chroot_and_owns_the_chroot_afterwards(
     run_dir: Path, tmp_path: Path, zookeeper_server: ZooKeeper
 ) -> None:
     coordination = f"{zookeeper_server.url}/{tmp_path.name}?timeout_s=10"

@@ -54,7 +54,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.integration
-def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_says_why(
+def test_a_gateway_with_a_schema_that_breaks_the_rule_does_not_start_and_reports_the_reason(
     run_dir: Path,
 ) -> None:
     with Datastore.open_embedded(run_dir / "store", shards=1) as datastore:
@@ -173,7 +173,7 @@ def test_up_and_status_count_the_bodies_that_a_typed_topic_leaves_out(run_dir: P
 
 
 @pytest.mark.integration
-def test_a_gateway_that_runs_while_the_setting_changes_leaves_cells_out_and_status_says_so(
+def test_status_reports_cells_that_a_running_gateway_leaves_out_after_a_change_of_settings(
     run_dir: Path,
 ) -> None:
     write_schema(run_dir, FARE)

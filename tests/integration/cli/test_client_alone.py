@@ -157,7 +157,7 @@ def test_an_instance_runs_with_the_server_extra_alone(with_server: Path, tmp_pat
     assert down.returncode == 0, down.stdout + down.stderr
 
 
-def test_commands_that_need_no_other_extra_load_none(with_server: Path, tmp_path: Path) -> None:
+def test_commands_without_an_extra_load_no_module_of_one(with_server: Path, tmp_path: Path) -> None:
     of_exports = {"export_control", "offsets_translate"}
     modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py")}
     names = sorted(modules - of_exports - {"demo"})

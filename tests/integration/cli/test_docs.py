@@ -56,7 +56,7 @@ def documented(program: str) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("page", "words"), documented("cellfeed"))
-def test_a_command_in_a_page_is_one_that_the_command_line_takes(
+def test_every_command_in_a_page_is_accepted_by_the_command_line(
     page: str, words: list[str]
 ) -> None:
     command, rest = cli(), list(words)
@@ -82,7 +82,7 @@ def test_every_verb_is_in_a_page() -> None:
 
 
 @pytest.mark.parametrize("verb", list(verbs(cli())), ids=" ".join)
-def test_every_verb_has_help_that_says_something(verb: tuple[str, ...]) -> None:
+def test_every_verb_has_help_of_several_words(verb: tuple[str, ...]) -> None:
     command = cli()
     for name in verb:
         assert isinstance(command, TyperGroup)
@@ -94,7 +94,7 @@ def test_every_verb_has_help_that_says_something(verb: tuple[str, ...]) -> None:
         )
 
 
-def test_a_make_target_in_a_page_is_one_that_the_makefile_explains() -> None:
+def test_every_make_target_in_a_page_has_its_line_in_make_help() -> None:
     helped = subprocess.run(
         ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -107,9 +107,7 @@ def test_a_make_target_in_a_page_is_one_that_the_makefile_explains() -> None:
 
 
 @pytest.mark.parametrize(("page", "text"), blocks("yaml"))
-def test_a_configuration_in_a_page_is_one_that_is_taken(
-    page: str, text: str, tmp_path: Path
-) -> None:
+def test_every_configuration_in_a_page_is_valid(page: str, text: str, tmp_path: Path) -> None:
     assert page
     path = tmp_path / "cellfeed.yaml"
     path.write_text(text)

@@ -93,7 +93,7 @@ def test_a_server_of_another_history_joins_no_cluster_and_is_not_believed(
     mixed.close()
 
 
-def test_two_nodes_of_two_histories_decide_nothing(
+def test_two_nodes_of_two_histories_make_no_decision(
     two: tuple[TestCluster, TestCluster], servers: list[MariaDB]
 ) -> None:
     mixed = admin_of(servers[0], servers[2])

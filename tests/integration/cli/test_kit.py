@@ -137,7 +137,7 @@ def test_a_defect_that_ends_a_worker_is_raised(kit: Kit) -> None:
 # --- poison ---------------------------------------------------------------------------------------
 
 
-def test_a_poisoned_cell_is_tried_as_often_as_the_policy_says_then_parked_with_its_error(
+def test_a_poisoned_cell_is_tried_as_often_as_the_policy_allows_then_parked_with_its_error(
     kit: Kit,
 ) -> None:
     put(kit)

@@ -157,7 +157,7 @@ def test_only_objects_with_our_marker_are_ever_removed(client: Any, store: Datas
         "backup.after_manifest",
     ],
 )
-def test_a_killed_backup_is_none_and_the_next_one_removes_it(
+def test_a_killed_backup_is_no_backup_and_the_next_one_removes_it(
     client: Any, store: Datastore, failpoint: str
 ) -> None:
     folder = BackupFolder(place_at(URL))
@@ -197,7 +197,7 @@ def test_a_process_that_is_killed_amid_a_backup_leaves_the_lock_to_the_next_one(
     assert (len(found), unreadable) == (1, [])
 
 
-def test_a_large_log_goes_in_parts_and_a_failed_upload_leaves_none(
+def test_a_large_log_is_uploaded_in_parts_and_a_failed_upload_leaves_none(
     client: Any, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_files, "PART_BYTES", 5 << 20)  # less is refused by servers

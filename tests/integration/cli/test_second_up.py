@@ -112,7 +112,7 @@ def test_a_fresh_store_beside_another_one_is_made_only_by_its_name(
         assert cellfeed("down", "--run-dir", str(run_dir)).returncode == 0
 
 
-def test_after_a_killed_supervisor_the_files_are_used_until_its_processes_are_gone(
+def test_the_files_are_in_use_after_a_killed_supervisor_until_its_processes_have_ended(
     tmp_path: Path, file: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"

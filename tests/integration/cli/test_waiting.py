@@ -59,7 +59,7 @@ def test_a_put_to_a_dead_port_names_the_awaited_address_after_a_second(dead_port
     assert 1.0 <= seconds < 15.0, "well before the end"
 
 
-def test_a_put_to_a_silent_port_says_it_too(silent_port: int) -> None:
+def test_a_put_to_a_silent_port_also_names_the_awaited_address(silent_port: int) -> None:
     url = f"http://127.0.0.1:{silent_port}"
     line, _ = first_line_of(["get", str(uuid4()), "--url", url])
     assert line.startswith(f"waiting: no answer yet from 127.0.0.1:{silent_port}")

@@ -101,7 +101,7 @@ def test_the_archive_continues_on_the_master_of_a_promotion(
     assert len(servers) == 2
 
 
-def test_a_transaction_that_the_new_master_never_got_gives_its_ids_to_the_cells_that_it_has(
+def test_ids_of_a_transaction_that_the_new_master_never_got_belong_to_the_new_masters_cells(
     cluster: TestCluster, store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     with archiving(cluster, folder, engine_of(store)) as archive:

@@ -263,7 +263,7 @@ def test_a_paused_master_delays_no_read_for_long(
     cluster.servers["a"].resume()
 
 
-def test_a_planned_promotion_loses_nothing_and_ids_go_on(
+def test_a_planned_promotion_loses_no_cell_and_ids_continue(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     engine.put(cells(range(40)))
@@ -398,7 +398,7 @@ def test_no_minion_is_promoted_while_one_still_hears_the_master(
     engine.put(cells(range(5)))
 
 
-def test_a_master_that_was_chosen_a_moment_ago_is_not_gone_because_the_one_before_was(
+def test_a_new_master_is_not_counted_as_gone_for_its_predecessors_absence(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     put_until_stored(engine, cells(range(10)))

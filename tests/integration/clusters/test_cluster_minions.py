@@ -274,7 +274,7 @@ def test_a_cluster_that_gave_up_its_last_minion_takes_no_writes_until_one_is_bac
     eventually(lambda: shown(engine) == 5, "shown again")
 
 
-def test_a_cluster_that_gave_up_its_last_minion_continues_without_one_when_the_configuration_says_so(  # noqa: E501
+def test_a_cluster_without_its_last_minion_continues_when_the_configuration_permits_one_node(
     cluster: TestCluster, engine: ClusteredEngine
 ) -> None:
     put_until_stored(engine, cells(range(3)))

@@ -140,7 +140,7 @@ def test_reads_from_minions_go_to_both_and_none_to_the_master(
     wait_until(both_are_asked, "both minions are asked, the master is not")
 
 
-def test_over_http_a_read_says_where_from_in_its_query_or_its_body(
+def test_a_read_over_http_names_its_source_in_query_or_body(
     cluster: TestCluster, datastore: Datastore
 ) -> None:
     put(datastore, 1)

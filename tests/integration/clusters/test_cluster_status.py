@@ -176,7 +176,7 @@ def test_status_has_the_same_facts_as_text_and_as_json(
     replication(cluster, "START")
 
 
-def test_status_of_an_instance_whose_storage_is_away_says_so_and_fails(
+def test_status_of_an_instance_whose_storage_is_away_reports_that_and_fails(
     cluster: TestCluster, run_dir: Path
 ) -> None:
     for server in cluster.servers.values():

@@ -187,7 +187,7 @@ def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dic
     assert table(pair, "a").find(FIRST.dictionary_id) == FIRST
 
 
-def test_without_a_minion_that_has_it_a_dictionary_is_not_used(
+def test_a_dictionary_is_not_used_before_a_minion_has_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clustered, "CONFIRM_TIMEOUT_S", 0.3)
@@ -304,7 +304,7 @@ def test_a_minion_that_has_lost_one_takes_no_part_until_it_is_mended(
     assert nodes_with(pair) == "abcd/abcd"
 
 
-def test_a_body_whose_dictionary_is_nowhere_is_named_and_never_shown_as_something_else(
+def test_a_body_whose_dictionary_is_nowhere_is_an_error_that_names_the_dictionary(
     pair: Pair,
 ) -> None:
     with closing(open_engine(pair)) as engine:

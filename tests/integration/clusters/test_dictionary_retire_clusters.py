@@ -273,7 +273,7 @@ def test_a_moved_shard_is_rewritten_on_its_target_and_the_cells_kept_at_the_sour
     assert logs(clusters) == before
 
 
-def test_while_a_shard_is_copied_nothing_of_it_is_rewritten_and_the_content_stays(
+def test_while_a_shard_is_copied_its_bodies_are_not_rewritten_and_the_dictionary_stays(
     clusters: Clusters, engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement, "MOVE_WAIT_S", 0.2)
@@ -335,7 +335,7 @@ def _stop_applying(minion: MariaDB) -> None:
     minion.sql("STOP SLAVE SQL_THREAD")
 
 
-def test_while_a_minion_has_bodies_that_name_it_the_content_stays(
+def test_a_dictionary_stays_while_a_minion_has_bodies_that_name_it(
     clusters: Clusters, engine: ClusteredEngine
 ) -> None:
     minion = clusters["c1"].servers["b"]

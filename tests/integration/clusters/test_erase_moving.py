@@ -266,7 +266,7 @@ def is_done(engine: ClusteredEngine, cell: NewCell) -> bool:
     return False
 
 
-def test_a_copy_for_a_cluster_that_has_gone_can_be_taken_back(
+def test_a_copy_for_a_removed_cluster_can_be_taken_back(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     engine.put(cells(1, 5))

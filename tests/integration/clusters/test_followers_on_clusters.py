@@ -39,7 +39,7 @@ def follower(store: Datastore, request: pytest.FixtureRequest) -> Iterator[Follo
             yield opened.enter_context(client.follow())
 
 
-def test_a_cell_comes_once_a_minion_has_it_and_once_across_a_promotion(
+def test_a_follower_gets_a_cell_once_a_minion_has_it_and_once_across_a_promotion(
     cluster: TestCluster, store: Datastore, follower: Follower
 ) -> None:
     engine = store.engine

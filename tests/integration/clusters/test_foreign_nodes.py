@@ -114,7 +114,7 @@ def test_a_promotion_takes_no_server_of_another_history_in_the_same_epoch(
     assert_left_alone(staging)
 
 
-def test_a_promotion_wants_a_minion_given_up_whose_address_another_history_has(
+def test_a_promotion_is_refused_until_a_minion_with_a_foreign_address_is_given_up(
     production: TestCluster, staging: TestCluster, servers: list[MariaDB]
 ) -> None:
     a, b, _, theirs = servers

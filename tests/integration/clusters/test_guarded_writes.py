@@ -138,7 +138,7 @@ def test_a_fenced_master_takes_no_write_of_any_kind(cluster: TestCluster) -> Non
         open_for_writes(cluster.admin.server("a"))
 
 
-def test_nor_does_one_that_is_read_only_and_was_not_fenced(cluster: TestCluster) -> None:
+def test_a_master_that_is_read_only_and_unfenced_acknowledges_no_put(cluster: TestCluster) -> None:
     """A fence changes the settings of semi-synchronous replication, too; an operator that sets
     ``read_only``, or a restart with it, does not."""
     server, terms = cluster.servers["a"], terms_of(cluster)
@@ -193,7 +193,7 @@ def test_a_write_under_another_epoch_replication_mode_or_history_is_refused(
         assert "write through the cluster" in str(refused), name
 
 
-def test_after_a_restart_of_the_master_nothing_is_acknowledged_without_a_minion(
+def test_after_a_restart_of_the_master_no_put_is_acknowledged_without_a_minion(
     cluster: TestCluster,
 ) -> None:
     server, terms = cluster.servers["a"], terms_of(cluster)

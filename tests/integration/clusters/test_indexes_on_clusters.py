@@ -172,7 +172,7 @@ def test_a_query_answered_by_a_minion_alone_is_stale(cluster: TestCluster) -> No
         wait_until(asked, "a minion answers", 60)
 
 
-def test_a_query_that_lacks_a_row_since_its_cells_came_from_a_minion_is_stale(
+def test_a_query_is_stale_when_a_row_was_read_from_a_minion(
     cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master gives the entries and is killed, and a minion that has the row's cell as well. The
@@ -242,7 +242,7 @@ def test_entries_lie_on_the_cluster_of_their_shard_value(clusters: list[TestClus
         assert any(by_shard[2:])
 
 
-def test_reads_of_many_large_cells_on_two_clusters_come_whole_in_pages(
+def test_reads_of_many_large_cells_on_two_clusters_are_complete_in_pages(
     clusters: list[TestCluster],
 ) -> None:
     engine = ClusteredEngine(
@@ -364,7 +364,7 @@ def test_a_query_of_two_clusters_asks_both_before_either_has_answered(
             assert all(row.cells["BASE"].body["n"] == row.fields["n"] for row in rows)
 
 
-def test_a_query_of_a_cluster_that_stalls_says_so_and_leaves_nothing_behind(
+def test_a_query_of_a_stalled_cluster_reports_that_and_leaves_no_thread_behind(
     clusters: list[TestCluster], proxies: list[TcpProxy], filled: Datastore
 ) -> None:
     engine = through(proxies, clusters)

@@ -35,7 +35,7 @@ def settings_of(server: MariaDB) -> dict[str, str]:
     return {str(name): str(value) for name, value in rows}
 
 
-def test_the_shipped_settings_sync_every_commit_and_every_servers_own_say_so(
+def test_the_shipped_settings_sync_every_commit_on_every_server(
     servers: list[MariaDB],
 ) -> None:
     assert [settings_of(each) for each in servers] == [DURABLE] * len(servers)

@@ -76,7 +76,7 @@ def both_sides(clusters: dict[str, TestCluster]) -> Iterator[tuple[ShardSide, Sh
         yield first, second
 
 
-def test_a_fence_ends_for_its_own_token_alone(
+def test_a_fence_ends_only_for_its_own_token(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     engine.put(cells(1, 10))
@@ -143,7 +143,7 @@ def test_no_cell_is_copied_before_every_node_of_the_source_ends_its_erasures(
     assert clusters["c2"].servers["a"].sql("SELECT COUNT(*) FROM trips_0001.moved_cell") == [(0,)]
 
 
-def test_cells_are_appended_at_the_end_of_the_copy_alone(
+def test_cells_are_appended_only_at_the_end_of_the_copy(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     engine.put(cells(1, 10))

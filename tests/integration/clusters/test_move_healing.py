@@ -268,7 +268,7 @@ def test_a_move_that_switched_since_the_look_is_not_taken_back(
     assert serving(clusters) == ["c2"]
 
 
-def test_a_shard_that_is_given_back_while_it_is_looked_for_is_somewhere(
+def test_a_shard_given_back_during_the_search_is_found(
     clusters: dict[str, TestCluster],
     engine: ClusteredEngine,
     healer: Healer,

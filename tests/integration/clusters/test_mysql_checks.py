@@ -86,7 +86,7 @@ def test_a_changed_server_setting_is_reported_with_the_statement_that_mends_it(
         query(connection, f"SET GLOBAL {variable} = {wanted}")
 
 
-def test_settings_that_need_a_restart_say_so(badly_started: MariaDB) -> None:
+def test_settings_that_need_a_restart_are_marked_in_the_report(badly_started: MariaDB) -> None:
     with (
         closing(MySqlServer(badly_started.url)) as server,
         closing(server.open_connection()) as connection,

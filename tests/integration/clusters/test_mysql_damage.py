@@ -50,7 +50,7 @@ def log(engine: MySqlEngine, shard: int = 0) -> list[StoredCell]:
         "crc = crc ^ 1",
     ],
 )
-def test_a_cell_that_is_not_the_one_that_was_written_is_named_on_every_path(
+def test_a_swapped_cell_is_named_on_every_path_of_reads(
     engine: MySqlEngine, empty_mariadb: MariaDB, change: str
 ) -> None:
     cell = engine.scan(0, 5, 1)[0]
@@ -76,9 +76,7 @@ def test_a_cell_that_is_not_the_one_that_was_written_is_named_on_every_path(
     assert len(engine.scan(0, 6, 20)) == 20, "the others are there"
 
 
-def test_a_damaged_cell_fails_its_own_put_alone(
-    engine: MySqlEngine, empty_mariadb: MariaDB
-) -> None:
+def test_a_damaged_cell_fails_only_its_own_put(engine: MySqlEngine, empty_mariadb: MariaDB) -> None:
     damaged = engine.scan(0, 5, 1)[0]
     empty_mariadb.sql("UPDATE trips_0000.cell SET created_at = '2001-01-01' WHERE added_id = 5")
     results = engine.put([*CELLS, *rides(900, 5)])

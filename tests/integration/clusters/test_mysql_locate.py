@@ -85,7 +85,7 @@ def test_ids_that_were_left_out_lead_to_the_next_cell(
         ]
 
 
-def test_a_shard_that_has_gone_elsewhere_is_no_empty_log(
+def test_a_shard_that_moved_away_is_no_empty_log(
     engine: MySqlEngine, empty_mariadb: MariaDB
 ) -> None:
     empty_mariadb.sql("DELETE FROM trips_meta.shard_counter WHERE shard = 2")

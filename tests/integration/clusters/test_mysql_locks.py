@@ -26,7 +26,7 @@ def server(mariadb_server: MariaDB) -> Iterator[MySqlServer]:
         yield opened
 
 
-def test_a_lock_is_kept_by_a_connection_that_is_there(server: MySqlServer) -> None:
+def test_a_lock_is_kept_by_a_live_connection(server: MySqlServer) -> None:
     with closing(server.open_connection()) as holder, closing(server.open_connection()) as other:
         assert take_lock(holder, NAME)
         assert not take_lock(other, NAME)

@@ -103,7 +103,7 @@ def test_trimmed_cells_are_restored_on_every_node_and_an_erased_row_is_not(
     assert (code, told["same"]) == (0, 1)
 
 
-def test_while_the_master_is_away_nothing_is_counted_as_put(
+def test_while_the_master_is_away_no_cell_is_counted_as_put(
     store: Datastore,
     cluster: TestCluster,
     config: Path,

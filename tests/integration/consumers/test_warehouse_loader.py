@@ -224,7 +224,7 @@ def test_a_directory_of_another_topic_is_refused_before_anything_is_read(
         WarehouseLoader(gateway, "trips", "warehouse", tmp_path / "table")
 
 
-def test_a_topic_that_does_not_exist_and_a_gateway_that_is_not_there_are_said(
+def test_a_missing_topic_and_an_unreachable_gateway_are_reported(
     gateway: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Unavailable, match="nothing_here"):

@@ -169,7 +169,7 @@ def test_an_unfit_topic_is_refused_with_the_command_that_mends_it(
     assert "cleanup.policy is compact, needed is delete: kafka-configs.sh" in said
 
 
-def test_verify_ends_with_1_and_says_which_shard_differs(kafka: Kafka, tmp_path: Path) -> None:
+def test_verify_exits_with_1_and_names_the_differing_shard(kafka: Kafka, tmp_path: Path) -> None:
     config = {
         "datastore": {"shards": 2},
         "exports": [

@@ -97,7 +97,7 @@ def test_avro_deserializer_reads_a_cell(
 
 
 @pytest.mark.integration
-def test_a_reader_with_fewer_fields_gets_those(client: SchemaRegistryClient) -> None:
+def test_a_reader_schema_with_fewer_fields_gets_only_these(client: SchemaRegistryClient) -> None:
     envelope = cellfeed.schemas.load_avro("cell_envelope")
     envelope["fields"] = [
         field for field in envelope["fields"] if field["name"] in ("added_id", "body")

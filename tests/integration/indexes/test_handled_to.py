@@ -65,7 +65,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
         yield Kept(store, coordinator)
 
 
-def test_it_is_as_far_as_its_offsets(kept: Kept) -> None:
+def test_the_handled_location_of_an_index_is_that_of_its_offsets(kept: Kept) -> None:
     assert min(kept.ends.values()) > 0
     assert kept.handled() == kept.ends
 

@@ -158,7 +158,9 @@ def _all_rows(
             return found
 
 
-def test_fields_and_columns_come_as_asked_for(trips: tuple[Datastore, str]) -> None:
+def test_a_query_gives_the_fields_and_columns_in_the_order_asked_for(
+    trips: tuple[Datastore, str],
+) -> None:
     datastore, url = trips
     with Client(url, "trips") as client:
         for store in (datastore, client):
@@ -246,7 +248,7 @@ def test_a_query_that_is_answered_directly_is_answered_as_any_other(
     assert taken == [direct]
 
 
-def test_an_index_that_is_not_there_is_reported_with_those_that_are(
+def test_an_unknown_index_is_reported_with_the_known_ones(
     trips: tuple[Datastore, str],
 ) -> None:
     with Client(trips[1], "trips") as client:
@@ -255,7 +257,7 @@ def test_an_index_that_is_not_there_is_reported_with_those_that_are(
                 store.query_index("by_zones", "a")
 
 
-def test_a_cursor_goes_with_its_query_alone(trips: tuple[Datastore, str]) -> None:
+def test_a_cursor_is_valid_only_for_its_query(trips: tuple[Datastore, str]) -> None:
     store = trips[0]
     cursor = store.query_index("by_zone", "JFK Airport", limit=3).cursor
     for how, told in (

@@ -267,7 +267,7 @@ def test_bytes_that_the_proxy_delays_are_dropped_when_their_connection_is_cut(
     assert _numbers(mysql) == written
 
 
-def test_commits_are_let_through_in_another_order_than_they_came(mysql: TcpProxy) -> None:
+def test_commits_are_let_through_in_another_order_than_they_arrived(mysql: TcpProxy) -> None:
     first, second = (
         mysql.on_query("COMMIT", Action.HOLD_QUERY),
         mysql.on_query("COMMIT", Action.HOLD_QUERY),

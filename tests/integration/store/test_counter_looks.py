@@ -32,7 +32,7 @@ def shards_that_differ(before: Look, after: Look) -> set[int]:
     return {shard for shard in old.keys() | new.keys() if old.get(shard) != new.get(shard)}
 
 
-def test_each_look_gives_the_counters_as_they_are_and_names_those_that_changed(
+def test_each_look_gives_the_present_counters_and_names_the_changed_ones(
     engine: MySqlEngine, empty_mariadb: MariaDB
 ) -> None:
     look = engine.look(KEY, None)

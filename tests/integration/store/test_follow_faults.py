@@ -202,7 +202,7 @@ def test_a_damaged_cell_is_an_error_behind_the_cells_before_it(tmp_path: Path, w
                 next(follower)
 
 
-def test_a_reader_that_takes_nothing_stops_the_reading(
+def test_a_client_that_reads_no_bytes_stops_the_reading_of_cells(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
@@ -242,7 +242,7 @@ def test_followers_past_the_limit_are_refused(
             patient.follow().close()
 
 
-def test_followers_are_woken_and_the_poll_is_for_lost_wake_ups_alone(
+def test_followers_are_woken_and_only_a_lost_wake_up_is_found_by_the_poll(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cellfeed.store.http.server.follow_heads.POLL_INTERVAL_S", 1e6)

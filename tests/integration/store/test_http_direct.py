@@ -168,7 +168,7 @@ def test_answers_have_the_order_of_their_requests_on_every_path(
     assert [bool(store.get_row(row)) for row in rows] == [status == 200 for _, status in requests]
 
 
-def test_a_request_that_comes_in_pieces_is_read_by_one_reader(
+def test_a_request_that_arrives_in_pieces_is_read_by_one_reader(
     peer: socket.socket, taken: list[bytes]
 ) -> None:
     row = uuid4()
@@ -181,7 +181,7 @@ def test_a_request_that_comes_in_pieces_is_read_by_one_reader(
 
 
 @pytest.mark.parametrize("as_body", [False, True])
-def test_a_part_of_a_request_that_looks_like_a_put_is_none(
+def test_a_part_of_a_request_that_looks_like_a_put_is_no_put(
     store: Datastore, peer: socket.socket, taken: list[bytes], as_body: bool
 ) -> None:
     inner, outer = uuid4(), uuid4()

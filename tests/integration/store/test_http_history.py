@@ -75,7 +75,7 @@ def test_the_same_store_behind_a_new_worker_has_the_same_history(tmp_path: Path)
             client.put_cell(uuid4(), "BASE", 1, {})
 
 
-def test_of_two_workers_the_one_of_another_store_is_passed_over(tmp_path: Path) -> None:
+def test_a_client_skips_the_worker_of_another_store(tmp_path: Path) -> None:
     with open_store(tmp_path, "mine") as mine, open_store(tmp_path, "other") as other:
         with (
             worker_thread(mine) as one,

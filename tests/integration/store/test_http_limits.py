@@ -117,7 +117,7 @@ def test_a_field_without_end_is_cut_off_before_it_takes_memory(url: str) -> None
     assert serves(url)
 
 
-def test_a_head_that_comes_slowly_has_its_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_head_has_its_own_time_out(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with peer(url) as slow, peer(url) as silent:
         slow.sendall(b"GET /v1/trips HTTP/1.1\r\nx-a: ")
@@ -129,7 +129,7 @@ def test_a_head_that_comes_slowly_has_its_time(url: str, monkeypatch: pytest.Mon
     assert serves(url)
 
 
-def test_a_body_that_comes_slowly_has_its_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_body_has_its_own_time_out(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "BODY_S", 0.2)
     monkeypatch.setattr(connections, "UNREAD_REST_S", 0.2)
     with peer(url) as slow:
@@ -176,7 +176,7 @@ def _has_answer(of: socket.socket, code: str) -> bool:
         return False
 
 
-def test_bodies_that_come_take_no_place_of_requests(
+def test_incoming_bodies_take_no_place_of_requests(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "REQUESTS_MAX", 4)
@@ -192,7 +192,7 @@ def test_bodies_that_come_take_no_place_of_requests(
         assert serves(url)
 
 
-def test_beyond_the_most_connections_one_that_waits_makes_room(
+def test_beyond_the_most_connections_an_idle_one_is_closed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "CONNECTIONS_MAX", 4)

@@ -227,7 +227,7 @@ def test_a_stream_is_answered_while_it_is_still_coming(port: int) -> None:
         reading.close()
 
 
-def test_a_line_too_long_fails_alone(port: int) -> None:
+def test_a_line_too_long_fails_without_failing_others(port: int) -> None:
     content = cell_json() + b"\n" + b"x" * (LINE_BYTES_MAX + 1) + b"\n" + cell_json()
     _, _, answer = call(
         port, "POST", "/v1/trips/cells", content, content_type="application/x-ndjson"
@@ -343,7 +343,7 @@ def test_every_answer_repeats_the_number_of_its_request(
     connection.close()
 
 
-def test_health_says_whether_the_storage_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_health_shows_whether_the_storage_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
     with (
         Datastore.open_embedded(tmp_path_factory.mktemp("sick")) as sick,
         worker_thread(sick) as url,
@@ -358,7 +358,7 @@ def test_health_says_whether_the_storage_answers(tmp_path_factory: pytest.TempPa
         assert (answer[0], error_of(answer)["error"]) == (503, "storage_unavailable")
 
 
-def test_a_worker_whose_writer_has_ended_is_not_ready_and_says_why(
+def test_a_worker_whose_writer_has_ended_is_not_ready_and_reports_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Datastore.open_embedded(tmp_path) as sick, worker_thread(sick) as url:

@@ -60,9 +60,7 @@ def log(engine: SqliteEngine, shard: int = 0) -> list[tuple[Any, ...]]:
         "body = x'04'",
     ],
 )
-def test_a_cell_that_is_not_the_one_that_was_written_is_named_on_every_path(
-    place: Path, change: str
-) -> None:
+def test_a_swapped_cell_is_named_on_every_path_of_reads(place: Path, change: str) -> None:
     with closing(opened(place)) as engine:
         cell = engine.scan(0, 5, 1)[0]
     run(place, f"UPDATE cell SET {change} WHERE position = 5")
@@ -82,7 +80,7 @@ def test_a_cell_that_is_not_the_one_that_was_written_is_named_on_every_path(
         assert len(engine.scan(0, 6, 20)) == 20, "the others are there"
 
 
-def test_a_damaged_cell_fails_its_own_put_alone(place: Path) -> None:
+def test_a_damaged_cell_fails_only_its_own_put(place: Path) -> None:
     with closing(opened(place)) as engine:
         damaged = engine.scan(0, 5, 1)[0]
     run(place, "UPDATE cell SET created_at_us = 0 WHERE position = 5")
@@ -141,9 +139,7 @@ def test_cells_of_the_version_before_are_read_and_get_a_checksum_from_a_scrub(pl
         log(engine)
 
 
-def test_one_flipped_bit_is_an_error_of_ours_or_changes_nothing(
-    place: Path, tmp_path: Path
-) -> None:
+def test_one_flipped_bit_is_an_error_of_ours_or_has_no_effect(place: Path, tmp_path: Path) -> None:
     with closing(opened(place)) as engine:
         whole = [log(engine, shard) for shard in range(SHARDS)]
     data = (place / CELLS_FILE).read_bytes()

@@ -322,7 +322,7 @@ def test_a_commit_whose_files_are_replaced_meanwhile_is_unknown(place: Path) -> 
         assert store.put_cell(UUID(int=101), "BASE", 1, {}).outcome == "exists"
 
 
-def test_a_replaced_state_file_takes_no_commit_and_the_heads_say_so(place: Path) -> None:
+def test_a_replaced_state_file_refuses_commits_and_heads_report_it(place: Path) -> None:
     with closing(opened(place)) as engine:
         engine.state.commit({"key": b"1"})
         (place / STATE_FILE).rename(place / "kept")
@@ -339,7 +339,7 @@ def test_a_replaced_state_file_takes_no_commit_and_the_heads_say_so(place: Path)
 # --- the lock -------------------------------------------------------------------------------------
 
 
-def test_processes_share_the_lock_and_a_scrub_has_it_alone(place: Path) -> None:
+def test_processes_share_the_lock_and_a_scrub_has_it_exclusively(place: Path) -> None:
     with (
         closing(opened(place)),
         closing(opened(place)),
@@ -410,7 +410,7 @@ def test_a_store_whose_history_has_no_origin_yet_is_its_own(place: Path) -> None
             assert engine.history == History(identity, "", identity)
 
 
-def test_a_new_store_of_too_many_shards_is_refused_and_one_that_is_there_opens(
+def test_a_new_store_of_too_many_shards_is_refused_and_an_existing_one_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"1 to {SHARDS_MAX} shards, not {SHARDS_MAX + 1}"):

@@ -120,7 +120,7 @@ def test_a_cancelled_coroutine_has_failed(kit: Kit) -> None:
     assert "CancelledError" in parked.error
 
 
-def test_a_task_that_would_end_the_loop_ends_itself_alone(kit: Kit) -> None:
+def test_a_task_that_would_end_the_loop_ends_only_itself(kit: Kit) -> None:
     async def ends() -> None:
         raise SystemExit(4)
 

@@ -115,7 +115,7 @@ def test_up_refuses_a_second_trigger_of_one_group_with_both_definitions(tmp_path
         assert each in told, told
 
 
-def test_a_filter_that_was_changed_is_taken_over_once_an_operator_says_so(tmp_path: Path) -> None:
+def test_a_changed_filter_takes_effect_once_an_operator_accepts_it(tmp_path: Path) -> None:
     rides = program(tmp_path, "rides", "BASE")
     entries = config({"name": "rides", "app": str(rides)})
     at = ("--run-dir", str(tmp_path / "run"))

@@ -423,7 +423,7 @@ def test_a_trigger_with_a_slip_in_its_name_is_neither_paused_nor_reset(instance:
         assert "no trigger 'recoder' has ever run here; there are none" in ended.stderr
 
 
-def test_a_reset_that_is_killed_before_it_is_decided_lets_the_workers_go_on(
+def test_workers_continue_after_a_reset_that_is_killed_before_its_decision(
     instance: Instance,
 ) -> None:
     run = instance.run("--lease-s", "1")

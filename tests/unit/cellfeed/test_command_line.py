@@ -89,7 +89,7 @@ def test_status_opens_a_store_without_clients_of_kafka_or_tables() -> None:
 
 
 @pytest.mark.integration
-def test_the_list_of_verbs_imports_none_of_them() -> None:
+def test_the_list_of_verbs_imports_no_verb() -> None:
     loaded = loaded_by(
         "from contextlib import suppress\n"
         "from cellfeed.cli import main\n"

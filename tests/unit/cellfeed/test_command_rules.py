@@ -76,7 +76,7 @@ def test_options_of_one_kind_go_together() -> None:
     refuse_together(None, 0, {"--at": False}, {"--dry-run": True})
 
 
-def test_a_moment_has_its_zone() -> None:
+def test_a_printed_moment_has_its_time_zone() -> None:
     at_us = restore_point._microseconds("2026-03-01T12:00:00+01:00")
     assert at_us == restore_point._microseconds("2026-03-01T11:00:00Z") == 1_772_362_800_000_000
     with pytest.raises(InvalidRequest, match="has no time zone"):
@@ -231,7 +231,7 @@ def test_a_detached_start_passes_a_refusal_on(tmp_path: Path, code: int, passed_
 
 
 @pytest.mark.parametrize("path", ["/nowhere/file", None])
-def test_a_wrong_path_is_one_line_and_a_failing_system_is_not(
+def test_a_wrong_path_is_reported_in_one_line_and_a_failing_system_with_its_trace(
     monkeypatch: pytest.MonkeyPatch, path: str | None
 ) -> None:
     def fails(_first: object) -> Callable[[], None]:

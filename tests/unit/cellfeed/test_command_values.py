@@ -30,7 +30,7 @@ def test_text_that_names_no_shards_is_refused(text: str) -> None:
         shards_named(text, 16)
 
 
-def test_a_range_from_high_to_low_is_a_mistake_and_not_nothing() -> None:
+def test_a_range_from_high_to_low_is_an_error_and_not_empty() -> None:
     with pytest.raises(InvalidRequest, match="--shard 8-3 names no shard"):
         shards_named("1,8-3", 16)
 
@@ -68,7 +68,7 @@ def clusters(*shards: str | None) -> Config:
     return Config(datastore=DatastoreConfig(clusters=given))
 
 
-def test_clusters_divide_the_shards_as_their_ranges_say() -> None:
+def test_clusters_divide_the_shards_by_their_ranges() -> None:
     assert shard_map(clusters("0-6, 15", "7-14")).by_shard() == ["c0"] * 7 + ["c1"] * 8 + ["c0"]
     assert shard_map(clusters(None, None)).by_shard().count("c1") == 8
 

@@ -114,7 +114,7 @@ def test_two_servers_never_have_one_server_id(tmp_path: Path) -> None:
         )
 
 
-def test_the_configuration_in_force_reads_back_as_itself(tmp_path: Path) -> None:
+def test_the_written_configuration_is_read_back_unchanged(tmp_path: Path) -> None:
     config = Config(
         triggers=[TriggersConfig(app="a:b", settings={"x": [1, {"y": None}]})],
         warehouses=[WarehouseConfig(flush_age_s=0.5)],

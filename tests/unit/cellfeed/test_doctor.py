@@ -185,7 +185,7 @@ def test_a_configuration_with_passwords_that_others_may_read_is_a_problem(tmp_pa
     ],
     ids=["zookeeper", "kafka", "node"],
 )
-def test_passwords_are_found_wherever_a_configuration_holds_one(
+def test_passwords_are_found_at_every_place_of_a_configuration(
     tmp_path: Path, config: Config
 ) -> None:
     given = instance(tmp_path, config)

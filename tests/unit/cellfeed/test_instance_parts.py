@@ -33,7 +33,7 @@ def say_ready(run_dir: RunDir, pid: int, port: int) -> None:
     (run_dir.path / "ready" / "worker.json").write_bytes(ready)
 
 
-def test_a_process_of_before_does_not_stand_for_the_one_that_starts(
+def test_a_process_of_an_earlier_run_does_not_stand_for_a_starting_one(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = SimpleNamespace(pid=77, poll=lambda: None, kill=lambda: None, wait=lambda: None)
@@ -89,7 +89,7 @@ def test_work_stopped_by_an_earlier_process_is_not_shown_for_the_present_one(
     assert run_dir.troubles("warehouse") == []
 
 
-def test_a_configured_port_counts_before_the_one_that_was_chosen(run_dir: RunDir) -> None:
+def test_a_configured_port_takes_precedence_over_a_chosen_one(run_dir: RunDir) -> None:
     assert run_dir.kept_port("worker", "http", 0) == 0
     run_dir.say_ready("worker", {"http": 1234})
     assert run_dir.kept_port("worker", "http", 0) == 1234

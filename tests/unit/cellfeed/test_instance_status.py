@@ -78,7 +78,7 @@ def printed(directory: RunDir, monkeypatch: pytest.MonkeyPatch) -> tuple[str, in
     return said.get(), code
 
 
-def test_processes_are_up_or_down_and_those_that_never_started_have_their_reason(
+def test_status_shows_processes_up_or_down_and_the_reason_of_those_that_never_started(
     directory: RunDir, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del store
@@ -144,7 +144,7 @@ def test_status_shows_that_backups_and_the_check_have_not_run_yet(
     assert read_status(directory, without).check is None
 
 
-def test_while_the_storage_is_away_the_rest_is_shown_and_the_command_says_so(
+def test_while_the_storage_is_away_status_shows_the_rest_and_reports_that(
     directory: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> None:
@@ -160,7 +160,7 @@ def test_while_the_storage_is_away_the_rest_is_shown_and_the_command_says_so(
     assert "the storage is away: no master of c1" in text
 
 
-def test_while_the_coordination_is_away_nothing_is_said_of_groups_and_the_logs_are_shown(
+def test_while_the_coordination_is_away_status_shows_logs_and_no_groups(
     directory: RunDir, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     StoreCoordinator(store.state).commit_offsets("readers", {("trips", 0): CommittedOffset(1)})
@@ -269,7 +269,7 @@ def test_gateways_that_run_are_shown_and_why_their_groups_wait_though_none_is_co
     assert read_status(directory, CONFIG).consumers_wait == "the offsets were lost"
 
 
-def test_a_check_that_is_under_way_says_for_how_long(
+def test_a_running_check_shows_its_duration(
     directory: RunDir, store: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun_us = store.state.now_us() - 5_000_000

@@ -254,7 +254,7 @@ def test_unanswered_puts_are_unknown_and_the_load_is_not_complete(
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_every_outcome_is_counted_as_itself(outcome: Outcome) -> None:
+def test_every_outcome_has_its_own_count(outcome: Outcome) -> None:
     report = LoadReport()
     report.add(1, outcome, None)
     counts = report.as_json()
@@ -278,7 +278,7 @@ def test_every_outcome_is_counted_as_itself(outcome: Outcome) -> None:
         LoadSpec("BASE", row_key="id", field_types={"n": "int"}),
     ],
 )
-def test_a_load_that_cannot_be_meant_puts_nothing(
+def test_a_load_with_contradicting_options_puts_no_cell(
     datastore: Datastore, file: Path, spec: LoadSpec
 ) -> None:
     with pytest.raises(InvalidRequest):

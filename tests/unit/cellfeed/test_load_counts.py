@@ -34,7 +34,7 @@ def test_a_look_shows_the_effects_of_a_load(datastore: Datastore) -> None:
     assert problem.line == 2
 
 
-def test_a_file_was_loaded_where_its_first_cells_are_there_and_not_where_it_has_none(
+def test_a_file_counts_as_loaded_where_its_first_cells_are_stored(
     datastore: Datastore,
 ) -> None:
     def loaded(*bodies: dict[str, Any]) -> bool:

@@ -70,7 +70,7 @@ def test_a_value_may_be_as_long_as_a_body(tmp_path: Path) -> None:
     assert record.fields == {"id": "u1", "note": value.decode()}
 
 
-def test_lines_inside_a_value_that_cannot_be_read_say_nothing_of_types(tmp_path: Path) -> None:
+def test_unreadable_lines_inside_a_value_do_not_influence_types(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b\n1,"\xff' + INSIDE + b'"\n3,4\n')
     assert infer_types(path) == {"a": "int", "b": "int"}

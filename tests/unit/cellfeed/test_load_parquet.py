@@ -41,7 +41,7 @@ def test_nanoseconds_are_kept(tmp_path: Path, ns: int, zone: str | None, text: s
     assert values(tmp_path, column) == [text, None]
 
 
-def test_a_value_that_json_lacks_costs_its_row_alone(tmp_path: Path) -> None:
+def test_a_value_that_json_lacks_fails_only_its_row(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         {
@@ -59,7 +59,7 @@ def test_a_value_that_json_lacks_costs_its_row_alone(tmp_path: Path) -> None:
     assert [record.line for record in found] == [1, 2, 3, 4]
 
 
-def test_text_that_is_not_utf_8_and_dates_beyond_9999_cost_their_rows_alone(
+def test_text_that_is_not_utf_8_and_dates_beyond_9999_fail_only_their_rows(
     tmp_path: Path,
 ) -> None:
     raw = pa.array([b"good", b"\xff"], pa.binary())

@@ -60,7 +60,7 @@ def test_csv_may_have_quotes_line_breaks_in_values_a_byte_order_mark_and_windows
 
 
 @pytest.mark.parametrize("bad", [b"1\n", b"1,2,3\n", b"\xff,2\n", b'"x"y,2\n', b"x,2\n"])
-def test_a_csv_line_that_cannot_be_read_costs_itself_alone(tmp_path: Path, bad: bytes) -> None:
+def test_an_unreadable_csv_line_fails_only_itself(tmp_path: Path, bad: bytes) -> None:
     found = read(tmp_path, b"a,b\n1,2\n" + bad + b"3,4\n", a="int")
     assert fields(found) == [{"a": 1, "b": "2"}, None, {"a": 3, "b": "4"}]
     assert found[1].line == 3

@@ -59,7 +59,7 @@ def test_the_row_key_of_a_taxi_trip_is_frozen() -> None:
     assert trip_row_key(trip) == UUID("74766955-3e15-52d2-82dd-016f0f8bcdfd")
 
 
-def test_the_order_of_the_fields_asked_for_counts_and_that_of_the_record_does_not() -> None:
+def test_row_keys_depend_on_the_order_of_the_asked_fields_and_not_of_the_records() -> None:
     assert row_key_from({"a": "1", "b": "2"}, ["a", "b"]) == row_key_from(
         {"b": "2", "a": "1"}, ["a", "b"]
     )

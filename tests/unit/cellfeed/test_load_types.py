@@ -76,7 +76,7 @@ def test_one_value_at_the_end_of_a_file_makes_its_field_text(tmp_path: Path) -> 
     assert infer_types(path) == {"a": "int"}
 
 
-def test_lines_that_cannot_be_read_say_nothing_of_types(tmp_path: Path) -> None:
+def test_unreadable_lines_do_not_influence_types(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\nx\n3,4\n")
     assert infer_types(path) == {"a": "int", "b": "int"}
@@ -125,7 +125,7 @@ def test_all_text_infers_nothing(datastore: Datastore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "ndjson", "parquet"])
-def test_a_key_field_that_the_file_has_not_is_refused_with_the_fields_it_has(
+def test_an_unknown_key_field_is_refused_with_the_fields_of_the_file(
     datastore: Datastore, tmp_path: Path, suffix: str
 ) -> None:
     import pyarrow as pa

@@ -17,7 +17,7 @@ def shown(store: Datastore, last: int, column: str | None = None) -> list[int]:
     return [cell.body["n"] for cell in newest_cells(store, store.heads(), last, column)]
 
 
-def test_the_newest_cells_of_all_shards_come_in_their_order(datastore: Datastore) -> None:
+def test_the_newest_cells_of_all_shards_are_in_order(datastore: Datastore) -> None:
     put(datastore, range(60))
     assert shown(datastore, 10) == list(range(50, 60))
     assert shown(datastore, 0) == []
@@ -40,5 +40,5 @@ def test_cells_behind_the_heads_are_left_to_the_follower(datastore: Datastore) -
     assert found == [15, 16, 17, 18, 19]
 
 
-def test_an_empty_store_has_none(datastore: Datastore) -> None:
+def test_an_empty_store_has_no_newest_cell(datastore: Datastore) -> None:
     assert shown(datastore, 10) == []

@@ -170,7 +170,7 @@ def test_a_loader_reads_from_the_first_gateways_actual_address_by_default(
     assert far.arguments[:4] == ("127.0.0.1:1", "trips.BASE", "warehouse", Path("/elsewhere"))
 
 
-def test_a_loaders_stopped_partitions_are_said_and_taken_back_when_they_run_again(
+def test_stopped_partitions_of_a_loader_are_reported_until_they_run_again(
     run: Callable[[str, str], Started], directory: RunDir
 ) -> None:
     directory.say_ready("g1", {"kafka": 4711})
@@ -206,7 +206,7 @@ def test_trigger_processes_of_one_program_work_under_different_names(
 
 
 @pytest.mark.parametrize("name", ["bills", "bills-3", "worker", ""])
-def test_a_name_that_is_not_configured_is_refused_with_those_that_are(
+def test_an_unknown_name_is_refused_with_the_configured_ones(
     run: Callable[[str, str], Started], name: str
 ) -> None:
     with pytest.raises(NotFound, match="it has w1, w2, g1, g2, bills-1, bills-2, lake, far"):

@@ -38,7 +38,7 @@ def test_a_process_that_was_given_the_pid_of_a_dead_one_is_neither_taken_for_it_
     assert run_dir.stop_process("worker"), "and this test is still alive"
 
 
-def test_a_process_stays_known_when_somebody_sets_the_clock(
+def test_a_process_stays_known_after_a_change_of_the_clock(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir.say_ready("worker", {})
@@ -80,7 +80,7 @@ def test_status_shows_work_that_a_process_stopped_while_that_process_runs(run_di
     assert run_dir.troubles("lake") == []
 
 
-def test_a_torn_or_missing_ready_file_is_nobody(run_dir: RunDir) -> None:
+def test_a_torn_or_missing_ready_file_names_no_process(run_dir: RunDir) -> None:
     assert not run_dir.alive("worker")
     (run_dir.path / "ready" / "worker.json").write_text('{"pid": 1')
     assert not run_dir.alive("worker")
@@ -110,7 +110,7 @@ def test_entries_keep_their_order_and_are_replaced_by_name(run_dir: RunDir) -> N
     assert run_dir.processes() == []
 
 
-def test_a_damaged_list_of_processes_is_said_as_such(run_dir: RunDir) -> None:
+def test_a_damaged_list_of_processes_is_reported(run_dir: RunDir) -> None:
     (run_dir.path / "processes.json").write_text("[{}]")
     with pytest.raises(InvalidRequest, match=r"processes\.json is damaged"):
         run_dir.processes()
@@ -139,7 +139,7 @@ def test_several_writers_of_the_list_lose_nothing(run_dir: RunDir) -> None:
     }
 
 
-def test_the_supervisors_lock_goes_with_its_holder(run_dir: RunDir) -> None:
+def test_the_supervisors_lock_ends_with_its_process(run_dir: RunDir) -> None:
     assert run_dir.supervisor_pid() is None
     with run_dir.supervised():
         assert run_dir.supervisor_pid() == os.getpid()

@@ -45,7 +45,9 @@ def test_servers_of_an_instance_share_half_of_the_memory(
 
 
 @pytest.mark.parametrize("written", ["max\n", None])
-def test_without_a_limit_the_memory_is_the_machines(tmp_path: Path, written: str | None) -> None:
+def test_without_a_limit_the_memory_is_that_of_the_machine(
+    tmp_path: Path, written: str | None
+) -> None:
     limit = tmp_path / "memory.max"
     if written is not None:
         limit.write_text(written)

@@ -46,7 +46,7 @@ def test_files_of_an_instance_that_runs_are_refused_or_shared_aloud(
     assert said_by(me, config) == [], "it has ended"
 
 
-def test_an_instance_is_not_refused_because_of_itself(config: Config, other: RunDir) -> None:
+def test_an_instance_does_not_conflict_with_itself(config: Config, other: RunDir) -> None:
     with files_used(other, config, False, lambda _: None):
         assert said_by(other, config) == []
 

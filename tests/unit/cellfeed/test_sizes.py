@@ -9,7 +9,7 @@ from cellfeed.instance.sizes import sizes
 from cellfeed.run_dir import RunDir
 
 
-def test_sizes_count_files_by_what_they_are_for(tmp_path: Path) -> None:
+def test_sizes_count_files_by_their_purpose(tmp_path: Path) -> None:
     config = Config(warehouses=[WarehouseConfig()])
     for name, size in {
         "store/trips/node-0.sqlite3": 1_000,

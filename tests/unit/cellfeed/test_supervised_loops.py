@@ -135,6 +135,6 @@ def test_every_way_to_begin_one_is_found(source: str) -> None:
     assert any(makes_thread(node) or makes_task(node) for node in ast.walk(ast.parse(source)))
 
 
-def test_supervised_loops_are_none_of_them() -> None:
+def test_supervised_loops_are_not_reported_as_bare_threads_or_tasks() -> None:
     source = "SupervisedThread('x', f).start()\nasyncio.create_task(keep_running('x', f))"
     assert not any(makes_thread(node) or makes_task(node) for node in ast.walk(ast.parse(source)))

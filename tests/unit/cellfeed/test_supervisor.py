@@ -132,7 +132,7 @@ def test_a_process_that_does_not_start_is_tried_until_it_does(
     assert "worker started again (pid 2)" in instance.said
 
 
-def test_every_death_of_a_process_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_death_of_a_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = Instance(monkeypatch, {"worker": [1.0, 1.0, 1.0, 1_000.0]})
     instance.watch(30)
     assert sum("has died" in line for line in instance.said) == 3
@@ -225,7 +225,7 @@ def test_a_start_that_nobody_wants_any_more_is_given_up_and_leaves_no_process(
 
 
 @pytest.mark.integration
-def test_a_start_that_takes_too_long_says_so_and_leaves_no_process(
+def test_a_start_that_takes_too_long_is_reported_and_leaves_no_process(
     hanging: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "START_TIMEOUT_S", 0.3)
@@ -234,7 +234,7 @@ def test_a_start_that_takes_too_long_says_so_and_leaves_no_process(
     assert not started_for(hanging)
 
 
-def test_when_one_cannot_start_those_before_it_are_ended(
+def test_when_one_process_cannot_start_the_earlier_ones_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []

@@ -137,7 +137,7 @@ def test_names_are_of_this_host_and_process_and_a_prefix_is_a_plain_word() -> No
 
 
 @pytest.mark.parametrize(("codes", "well"), [((0, 0), True), ((1, 0), False), ((0, -9), False)])
-def test_one_worker_that_ended_badly_is_no_success(
+def test_the_command_fails_when_one_worker_ended_badly(
     tmp_path: Path, codes: tuple[int, ...], well: bool
 ) -> None:
     names = [f"w{number}" for number in range(len(codes))]

@@ -169,7 +169,7 @@ def test_only_the_shards_asked_for_are_looked_at(store: Datastore) -> None:
     assert verify([StorePlace(store), other], shards=[1, 2]).equal
 
 
-def test_cells_that_come_while_places_are_read_change_no_verdict(store: Datastore) -> None:
+def test_cells_put_while_places_are_read_change_no_verdict(store: Datastore) -> None:
     copy = held(store)
 
     class Growing(Held):

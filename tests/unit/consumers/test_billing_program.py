@@ -137,7 +137,7 @@ def test_keys_of_one_store_are_not_those_of_the_next(tmp_path: Path) -> None:
     assert told[0] == told[2]
 
 
-def test_of_two_first_workers_one_says_where_the_new_keys_begin(datastore: Datastore) -> None:
+def test_of_two_first_workers_one_records_where_the_new_keys_begin(datastore: Datastore) -> None:
     """The slower one looked at the heads later: by them the cell between would have another key."""
     cells: list[Cell] = []
     told: list[str] = []

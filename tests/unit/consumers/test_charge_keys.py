@@ -156,7 +156,7 @@ def test_a_charge_made_by_an_older_version_before_it_died_is_not_made_again(
     }
 
 
-def test_where_the_new_keys_begin_is_recorded_once(datastore: Datastore) -> None:
+def test_the_beginning_of_the_new_keys_is_recorded_once(datastore: Datastore) -> None:
     first = put(datastore, TRIPS[0])
     set_failpoint("charge_keys.before_begin", "raise")
     with pytest.raises(FailpointReached):

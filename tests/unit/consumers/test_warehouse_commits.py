@@ -146,7 +146,7 @@ def committed(directory: Path, ids: list[int], shard: int = SHARD, **claims: Any
     return WarehouseTable(directory)
 
 
-def test_a_file_that_is_as_its_commit_says_is_read(tmp_path: Path) -> None:
+def test_a_file_that_matches_its_commit_is_read(tmp_path: Path) -> None:
     table = committed(tmp_path, [1, 2, 9])
     table.check()
     assert [row.added_id for row in table.rows(SHARD)] == [1, 2, 9]
@@ -164,7 +164,7 @@ def test_a_file_that_is_as_its_commit_says_is_read(tmp_path: Path) -> None:
         ([1, 2, 9], SHARD + 1, {}),
     ],
 )
-def test_a_file_with_other_rows_than_its_commit_says_is_damage(
+def test_a_file_with_other_rows_than_its_commit_is_damage(
     tmp_path: Path, ids: list[int], shard: int, claims: dict[str, int]
 ) -> None:
     table = committed(tmp_path, ids, shard, **claims)
@@ -182,7 +182,7 @@ def test_a_file_of_another_size_or_another_digest_is_damage(
         committed(tmp_path, [1, 2, 9], **claims).check()
 
 
-def test_one_row_of_another_shard_is_enough(
+def test_one_row_of_another_shard_is_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cellfeed.consumers.warehouse import parquet_rows

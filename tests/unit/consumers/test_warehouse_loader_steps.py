@@ -187,7 +187,7 @@ def test_a_partition_that_comes_again_is_tried_again(loading: Loading) -> None:
     assert loading.ids(ONE) == [0, 1]
 
 
-def test_behind_a_faster_loader_reading_resumes_where_that_one_ended(loading: Loading) -> None:
+def test_a_loader_behind_a_faster_one_resumes_where_the_faster_one_ended(loading: Loading) -> None:
     def faster() -> list[Record]:
         other = ShardLoader(loading.directory, ONE)
         feed(other, LOG[ONE], 7)
@@ -343,7 +343,9 @@ def test_a_partition_that_is_not_at_its_end_is_read_on(loading: Loading) -> None
     assert not loading.stop.is_set()
 
 
-def test_partitions_of_other_members_are_at_their_ends_when_the_table_is(loading: Loading) -> None:
+def test_partitions_of_other_members_count_as_done_when_the_table_has_their_ends(
+    loading: Loading,
+) -> None:
     three = 3
 
     def loaded_elsewhere(shard: int) -> Callable[[], None]:
@@ -366,7 +368,7 @@ def test_partitions_of_other_members_are_at_their_ends_when_the_table_is(loading
     assert not loading.stop.is_set()
 
 
-def test_while_memory_is_full_and_the_cluster_is_silent_the_loader_still_ends_when_it_is_asked(
+def test_a_loader_with_full_memory_and_a_silent_cluster_still_stops_on_request(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WAITING_BYTES_MAX", 100)
@@ -385,7 +387,7 @@ def test_progress_is_reported_after_each_batch_and_at_the_end(loading: Loading) 
     assert seen == [(0, 0), (0, 3), (0, 3), (3, 0)]
 
 
-def test_settings_of_the_client_are_taken_but_for_those_that_exactly_once_needs(
+def test_client_settings_are_accepted_except_those_that_exactly_once_needs(
     loading: Loading,
 ) -> None:
     mine = {"client.id": "mine", "enable.auto.commit": True, "isolation.level": "read_uncommitted"}

@@ -115,7 +115,7 @@ def test_the_client_of_the_question_is_closed(
     assert consumer.calls == [("close",)]
 
 
-def test_a_record_without_a_value_shows_its_key_and_time_and_others_need_them_not() -> None:
+def test_a_record_without_a_value_is_recognised_by_its_key_and_time() -> None:
     record: Any = Record
     assert content_of(record(SHARD, 1, b"value", key=b"key")) == (b"value", None, {}, 0)
     assert content_of(record(SHARD, 1, None, key=b"key")) == (None, b"key", {}, 5)

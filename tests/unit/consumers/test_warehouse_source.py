@@ -66,7 +66,7 @@ def test_a_log_with_the_same_last_rows_is_accepted_although_their_bodies_were_er
         ({}, "has no record there"),
     ],
 )
-def test_a_log_where_one_last_row_differs_or_is_gone_is_refused_with_both_ids(
+def test_a_log_whose_last_rows_differ_or_are_missing_is_refused_with_both_ids(
     source: TableSource, found: dict[tuple[int, int], WarehouseRow], says: str
 ) -> None:
     source.accept(FIRST, dict, never)

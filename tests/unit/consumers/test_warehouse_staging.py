@@ -44,7 +44,7 @@ def test_a_cleaner_that_read_the_chain_before_the_commit_keeps_its_file(
     assert assert_prefix(directory, log) == 10
 
 
-def test_one_living_owner_does_not_keep_the_files_of_the_dead(tmp_path: Path) -> None:
+def test_one_living_owner_does_not_keep_the_files_of_dead_ones(tmp_path: Path) -> None:
     directory = table_directory(tmp_path)
     names = [f"{SHARD:04d}-{letter}.parquet.staged" for letter in "abc"]
     for name in names:
@@ -55,7 +55,7 @@ def test_one_living_owner_does_not_keep_the_files_of_the_dead(tmp_path: Path) ->
         assert [path.name for path in (directory / STAGING).iterdir()] == names[:1]
 
 
-def test_a_file_that_is_gone_or_has_an_owner_is_not_abandoned(staging: Path) -> None:
+def test_a_missing_file_or_one_with_an_owner_is_not_abandoned(staging: Path) -> None:
     assert try_lock_abandoned(staging / "gone") is None
     with StagedFile(staging, "0007") as owned:
         assert try_lock_abandoned(owned.path) is None

@@ -38,7 +38,7 @@ def digest_of(log: Log, begin: int, end: int, *, body: bytes | None = None) -> s
     return digest.hexdigest()
 
 
-def test_a_table_that_is_open_sees_what_is_committed_later(tmp_path: Path, log: Log) -> None:
+def test_an_open_table_sees_later_commits(tmp_path: Path, log: Log) -> None:
     directory = table_directory(tmp_path)
     table, chain = WarehouseTable(directory), ShardChain(directory, SHARD)
     assert not chain.refresh()
@@ -139,7 +139,7 @@ def test_sql_speaks_of_moments_in_utc(directory: Path) -> None:
     assert row == {"zone": "UTC", "at": "2023-11-14 22:13:20+00"}
 
 
-def test_a_commit_that_is_made_beside_the_check_is_no_stray_one(tmp_path: Path, log: Log) -> None:
+def test_a_commit_during_the_check_is_not_reported_as_stray(tmp_path: Path, log: Log) -> None:
     directory = table_directory(tmp_path)
     loader = ShardLoader(directory, SHARD)
     feed(loader, log, 8)

@@ -13,7 +13,7 @@ RECORDS = [Record(0, offset, key, "{}") for (_, offset), key in LOG.items()]
 TO_THE_END = {("trips.BASE", 0): CommittedOffset(3)}
 
 
-def test_a_member_that_came_through_is_well_also_when_records_come_again() -> None:
+def test_a_member_that_finished_passes_also_with_repeated_records() -> None:
     assert check(LOG, RECORDS[:2] + RECORDS, {0: 3}, TO_THE_END, []) == []
 
 

@@ -80,7 +80,7 @@ def shown_by(*sights: tuple[str, int, Seen]) -> set[str]:
     return found(shown.violations(ledger, ("BASE",), ("a",)))
 
 
-def test_one_body_and_one_place_on_every_path_is_no_violation() -> None:
+def test_equal_bodies_and_places_on_every_path_are_no_violation() -> None:
     assert shown_by(("a", 0, seen(1, 0)), ("b", 0, seen(1, 0)), ("b", 0, seen(2, 1))) == set()
 
 
@@ -310,7 +310,7 @@ def test_each_offset_that_falls_is_found() -> None:
     ) == {"I20"}
 
 
-def test_a_watch_that_saw_no_offset_says_so(datastore: Datastore) -> None:
+def test_a_watch_without_an_offset_reports_that(datastore: Datastore) -> None:
     assert found(OffsetWatch(StoreCoordinator(datastore.state)).violations({})) == {"no look"}
 
 
@@ -354,7 +354,7 @@ def test_a_version_that_is_given_twice_is_found(
     assert "E11" in state_work(datastore)
 
 
-def test_a_commit_on_a_version_that_has_gone_is_found(
+def test_a_commit_on_a_removed_version_is_found(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without compare-and-set members that gave their claim up save offsets, too."""

@@ -34,7 +34,7 @@ def test_a_block_of_an_unknown_language_is_not_overlooked() -> None:
 
 
 @pytest.mark.parametrize("listed", [ELSEWHERE, NOT_RUN], ids=["elsewhere", "not run"])
-def test_every_entry_of_a_list_is_of_a_piece_that_is_there(
+def test_every_entry_of_the_list_names_an_existing_piece(
     listed: Mapping[str, Mapping[str, str]],
 ) -> None:
     said = {(piece.page, piece.listed(listed)) for piece in pieces()}
@@ -45,7 +45,7 @@ def test_every_entry_of_a_list_is_of_a_piece_that_is_there(
             assert len(why) > 5
 
 
-def test_a_test_that_runs_a_piece_is_there() -> None:
+def test_every_named_test_of_a_piece_exists() -> None:
     named = {why for entries in ELSEWHERE.values() for why in entries.values()}
     for each in {*named, *fences.OF_LANGUAGES.values(), fences.TESTS_IN_A_PAGE}:
         file, _, name = each.partition("::")

@@ -44,7 +44,7 @@ def test_no_file_is_longer_than_one_idea() -> None:
     assert list(faults(found, LONGER)) == []
 
 
-def test_a_file_that_is_too_long_grows_or_is_on_the_list_for_nothing_is_found() -> None:
+def test_a_file_that_is_too_long_grows_or_is_listed_without_need_is_found() -> None:
     found = {"store/a.py": 251, "store/b.py": 250, "tests/c.py": 501, "tests/d.py": 500}
     found |= {"store/e.py": 301, "store/f.py": 300, "store/g.py": 200}
     longer = {"store/e.py": 300, "store/f.py": 300, "store/g.py": 300, "store/h.py": 300}

@@ -22,7 +22,7 @@ def test_a_group_that_resumed_from_its_commits_has_no_violation() -> None:
     assert found(good(), {0: 4, 1: 0}) == set()
 
 
-def test_a_commit_that_was_tried_and_not_answered_may_stand_or_not() -> None:
+def test_an_unanswered_commit_may_stand_or_not() -> None:
     for offset in (2, 3):
         ledger = good()
         ledger.resumed.append(Resumed("first", 0, offset, 2, 3))

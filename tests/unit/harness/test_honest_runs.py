@@ -159,7 +159,7 @@ def test_every_entry_of_the_list_names_one_file_that_exists(entry: AcceptedSkip)
         ),
     ],
 )
-def test_clients_of_other_toolchains_may_skip_and_servers_may_not(
+def test_clients_without_their_toolchain_may_skip_and_servers_may_not(
     test: str, reason: str, accepted: bool
 ) -> None:
     assert any(each.covers(test, reason) for each in accepted_skips(ACCEPTED_SKIPS)) is accepted

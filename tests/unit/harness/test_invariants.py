@@ -40,7 +40,7 @@ def found(violations: dict[str, list[str]]) -> set[str]:
     return {name for name, sentences in violations.items() if sentences}
 
 
-def test_a_right_log_has_no_violation_whether_the_unknown_cell_is_there_or_not() -> None:
+def test_a_right_log_has_no_violation_with_or_without_the_unknown_cell() -> None:
     assert found(check_log(GOOD, LOG)) == set()
     assert found(check_log(GOOD, {0: [*LOG[0], seen(2, 2)]})) == set()
 

@@ -49,7 +49,7 @@ def test_every_promise_of_a_contract_is_on_the_page(contract: str, letter: str) 
 
 
 @pytest.mark.parametrize(("number", "promise", "tests"), ROWS)
-def test_a_promise_names_tests_that_are_there(number: str, promise: str, tests: str) -> None:
+def test_every_test_that_a_promise_names_exists(number: str, promise: str, tests: str) -> None:
     assert promise.endswith("."), number
     paths = re.findall(r"`([^`]+)`", tests)
     assert paths, number

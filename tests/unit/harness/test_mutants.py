@@ -22,7 +22,7 @@ TESTS = (
 )
 
 
-def test_every_planted_bug_fits_the_code_exactly_once_and_names_tests_that_are_there() -> None:
+def test_every_planted_bug_fits_the_code_exactly_once_and_names_existing_tests() -> None:
     assert list(mistakes(mutants(), ROOT)) == []
 
 
@@ -64,7 +64,7 @@ def test_an_entry_that_does_not_fit_is_named(tree: Path, wrong: Mutant, says: st
         (mutant(test="test_it.py::test_skips"), Verdict.ERROR),
     ],
 )
-def test_a_bug_is_killed_survives_or_says_nothing_and_the_tree_stays_as_it_is(
+def test_a_mutants_run_reports_killed_survived_or_undecided_and_leaves_the_tree_unchanged(
     tree: Path, planted: Mutant, verdict: Verdict
 ) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)

@@ -57,7 +57,7 @@ def missing(text: str, files: set[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("suffix", [".md", ".py"])
-def test_every_file_that_is_named_is_there(suffix: str) -> None:
+def test_every_named_file_exists(suffix: str) -> None:
     files = set(listed(".py"))
     pages = [each for each in listed(suffix) if each != str(Path(__file__).relative_to(ROOT))]
     assert pages

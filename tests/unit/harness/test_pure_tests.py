@@ -14,5 +14,5 @@ def test_a_test_without_a_mark_cannot_start_a_process() -> None:
 
 
 @pytest.mark.integration
-def test_one_with_a_mark_can() -> None:
+def test_a_marked_test_can_start_a_process() -> None:
     subprocess.run([sys.executable, "-c", "pass"], check=True)

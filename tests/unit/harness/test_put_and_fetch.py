@@ -35,7 +35,7 @@ def counted(way: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("table", sorted({each for tables in WAYS.values() for each in tables}))
-def test_every_step_names_a_file_that_is_there(table: str) -> None:
+def test_every_step_names_an_existing_file(table: str) -> None:
     files = [now for now, _ in steps(table)]
     assert files
     assert [file for file in files if not (ROOT / file).is_file()] == []

@@ -28,7 +28,7 @@ def call(added_id: int, pid: int, begun_ns: int, ended_ns: int | None) -> Call:
 CELLS = [(0, 0), (0, 2), (0, 3)]
 
 
-def test_an_offset_behind_all_that_was_run_or_parked_is_well() -> None:
+def test_an_offset_behind_all_run_or_parked_cells_passes() -> None:
     calls = [call(0, A, 5, 10), call(2, A, 11, 20), call(3, A, 21, None)]
     assert check_offsets_behind_work(
         [sample(12, 2), sample(25, 3), sample(40, 4)], CELLS, calls, [(0, 3)]
@@ -50,7 +50,7 @@ def test_the_first_of_several_runs_of_a_cell_counts() -> None:
     ) == {"I14": []}
 
 
-def test_an_offset_that_falls_is_found_also_when_it_was_gone_in_between() -> None:
+def test_a_falling_offset_is_found_also_when_it_was_missing_in_between() -> None:
     gone = Sample(2, 3, {}, {}, {})
     assert check_offsets_rise([sample(1, 5), gone, sample(4, 5), sample(5, 6)]) == {"I20": []}
     assert check_offsets_rise([sample(1, 5), gone, sample(4, 3)]) == {
@@ -98,7 +98,7 @@ def test_an_overtaken_worker_may_begin_the_cell_it_was_about_to_run_and_no_other
     assert check_overtaken([*before, about_to, *back], A, 10, 40) == {"I20": []}
 
 
-def test_a_shard_that_nobody_took_over_or_that_was_another_s_before_is_no_matter() -> None:
+def test_a_shard_that_was_not_taken_over_or_had_an_earlier_owner_passes() -> None:
     alone = [call(0, A, 1, 2), call(2, A, 12, 13), call(3, A, 14, 15)]
     assert check_overtaken(alone, A, 10, 40) == {"I20": []}
     given_away = [call(0, A, 1, 2), call(2, B, 5, 6), call(3, B, 20, 21)]

@@ -322,7 +322,7 @@ def test_a_clause_without_a_head_is_found(text: str) -> None:
     assert list(_clauses_without_a_head(text)) != []
 
 
-def test_a_guides_sentence_without_a_subject_is_found_and_a_heading_is_not() -> None:
+def test_a_guides_sentence_without_a_subject_is_found_and_a_heading_passes() -> None:
     found = [
         list(_clauses_without_a_head(text, NO_HEAD_OF_A_SENTENCE))
         for text in ("Who reads on sees it.", "It holds; whatever was lost, stays.", "What to do")

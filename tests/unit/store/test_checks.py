@@ -225,7 +225,7 @@ def test_a_worker_that_was_overtaken_leaves_the_pass(
     assert (last.cells, last.damaged) == (160, 1)
 
 
-def test_a_place_that_is_away_is_counted_apart_and_keeps_nobody(engine: SqliteEngine) -> None:
+def test_a_node_that_is_away_is_counted_apart_and_delays_no_other(engine: SqliteEngine) -> None:
     away, here = Counted("c1/a", away=True), Counted("c1/b")
     check_of(engine, away, here).look(Waits())
     last = known(engine).last

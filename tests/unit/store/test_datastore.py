@@ -42,7 +42,7 @@ def test_a_commit_that_takes_too_long_is_unknown_and_a_retry_settles_it(
     assert datastore.put_cell(row, "BASE", 1, {"a": 1}).outcome is Outcome.EXISTS
 
 
-def test_a_put_whose_turn_did_not_come_is_definitely_not_written(
+def test_a_put_that_never_had_its_turn_is_definitely_not_written(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_failpoint("sqlite.put.before_commit", "sleep:0.5")
@@ -91,7 +91,7 @@ def test_a_commit_wakes_its_listeners(datastore: Datastore) -> None:
     assert datastore.state.list("wakeups/") == []
 
 
-def test_a_poke_to_followers_that_are_gone_does_no_harm(datastore: Datastore) -> None:
+def test_a_poke_to_ended_followers_is_harmless(datastore: Datastore) -> None:
     gone = Listener(datastore.state, "gone")
     gone.sock.close()
     poker = Poker(datastore.state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cellfeed.store.engines.contract.findings import NAMED_MAX, Finding, Findings
 
 
-def test_findings_beyond_those_that_are_named_are_counted_and_not_well() -> None:
+def test_findings_beyond_the_named_ones_are_counted_and_fail_the_check() -> None:
     part = Findings()
     for number in range(NAMED_MAX + 3):
         part.add("gap", "c1/a", f"hole {number}", 1)

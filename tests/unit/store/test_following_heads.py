@@ -162,9 +162,7 @@ def test_many_refreshes_at_once_are_few_reads() -> None:
     run(use)
 
 
-def test_requests_that_were_read_together_share_a_look_and_one_that_was_read_later_does_not() -> (
-    None
-):
+def test_requests_read_together_share_a_look_and_a_later_one_does_not() -> None:
     async def use(counters: Counters, heads: LogHeads) -> None:
         counters.watermarks[0] = 1
         asked_s = time.monotonic()

@@ -65,7 +65,7 @@ def test_requests_during_one_lot_are_done_together_in_the_next() -> None:
     assert lots.done == [[0], [1, 2, 3]]
 
 
-def test_of_a_lot_that_failed_each_does_its_own_and_hears_of_its_own_error() -> None:
+def test_requests_of_a_failed_lot_are_repeated_one_by_one_with_errors_of_their_own() -> None:
     def fail(items: Sequence[int]) -> None:
         if 2 in items:
             raise StorageUnavailable("2 cannot be written")

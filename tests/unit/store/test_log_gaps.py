@@ -46,7 +46,7 @@ def test_ids_that_a_restore_left_out_are_not_missing() -> None:
 @pytest.mark.parametrize(
     "body", [note(3, 49), note(1, 48), b"{}", b'{"lost_from": "x", "lost_to": 49}', b"[]"]
 )
-def test_a_cell_that_does_not_say_so_explains_nothing(body: bytes) -> None:
+def test_a_cell_that_does_not_announce_a_gap_explains_none(body: bytes) -> None:
     assert missing([(0, "BASE", b"{}"), (50, RESTORED_COLUMN, body)], 0, 51) == [range(1, 50)]
     assert missing([(50, "BASE", note(0, 49))], 0, 51) == [range(50)]
 

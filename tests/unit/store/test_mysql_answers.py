@@ -127,7 +127,7 @@ columns = st.lists(
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_rows_come_as_from_the_driver(data: st.DataObject) -> None:
+def test_rows_equal_the_drivers(data: st.DataObject) -> None:
     kinds = data.draw(columns)
     sizes = st.sampled_from([0, 1, 16, 250, 251, 252, 65_535, 65_536])
     rows = data.draw(

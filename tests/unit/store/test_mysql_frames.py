@@ -28,7 +28,7 @@ def framed(each: StoredCell) -> bytes:
 FRAMES = framed(cell(8)) + framed(cell(7))
 
 
-def test_joined_cells_come_in_the_order_of_their_ids() -> None:
+def test_joined_cells_are_in_the_order_of_their_ids() -> None:
     assert of_joined(0, 2, FRAMES) == [cell(7), cell(8)]
 
 

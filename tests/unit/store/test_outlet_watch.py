@@ -138,7 +138,7 @@ def test_an_outlet_that_is_deleted_meanwhile_ends_its_waits(
             answer.result()
 
 
-def test_a_wait_whose_outlet_lingers_is_still_refused_once_that_is_gone(
+def test_a_wait_on_a_lingering_outlet_is_refused_once_the_outlet_is_gone(
     datastore: Datastore, moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (outlet_watch, watched_outlet):
@@ -162,7 +162,7 @@ def test_closing_the_datastore_ends_its_waits(tmp_path: Path, moved: Moved) -> N
             answer.result()
 
 
-def test_a_token_of_more_places_than_allowed_waits_alone(
+def test_a_token_of_more_places_than_allowed_has_a_wait_of_its_own(
     datastore: Datastore, moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlet_watch, "PLACES_MAX", 1)

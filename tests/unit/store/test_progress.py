@@ -103,7 +103,7 @@ def test_a_watch_goes_with_its_owner(clock: Clock) -> None:
     assert unready() == []
 
 
-def test_only_what_a_restart_mends_makes_a_process_dead(clock: Clock) -> None:
+def test_only_a_failure_that_a_restart_mends_makes_a_process_dead(clock: Clock) -> None:
     watches = [Watch(kind, kind, clock_s=clock) for kind in ("loop", "coordination", "writer")]
     clock.now_s += 1_000
     assert len(codes()) == len(watches)

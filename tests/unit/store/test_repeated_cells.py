@@ -38,7 +38,7 @@ def test_an_erased_row_is_refused_before_any_other_answer() -> None:
 
 
 @pytest.mark.parametrize("error", [DataDamaged("rotten"), ProtectData("of a later version")])
-def test_a_stored_body_that_nobody_can_read_fails_its_own_put_alone(
+def test_an_unreadable_stored_body_fails_only_its_own_put(
     monkeypatch: pytest.MonkeyPatch, error: DataDamaged | ProtectData
 ) -> None:
     def decode(body: bytes) -> bytes:

@@ -89,7 +89,7 @@ def test_every_change_is_noticed_at_once(
         same.check()
 
 
-def test_a_folder_that_stands_still_is_asked_alone(
+def test_a_folder_without_changes_is_asked_only_for_its_time(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a commit takes three system calls more, twice."""

@@ -62,7 +62,7 @@ def test_a_content_that_was_put_to_use_again_is_not_taken_away(table: SqliteDict
     assert table.find(ONE.dictionary_id) is None
 
 
-def test_puts_take_the_latest_turn_whose_very_content_is_there(
+def test_puts_use_the_latest_turn_whose_content_is_stored(
     table: SqliteDictionaries, file: SqliteFile
 ) -> None:
     for turn, each in enumerate((ONE, TWO)):

@@ -52,7 +52,7 @@ def test_a_file_of_another_store_is_a_finding(tmp_path: Path) -> None:
     assert found_in(directory) == [("identity", STATE_FILE)]
 
 
-def test_a_file_without_an_identity_is_not_taken_for_the_one_that_has_gone(tmp_path: Path) -> None:
+def test_a_file_without_an_identity_is_not_taken_for_a_removed_one(tmp_path: Path) -> None:
     """An empty state would give every consumer its first offset again."""
     directory = made(tmp_path / "trips")
     with closing(sqlite3.connect(directory / STATE_FILE)) as connection, connection:

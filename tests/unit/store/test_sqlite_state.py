@@ -8,7 +8,7 @@ from pathlib import Path
 from cellfeed.store.engines.sqlite.state import SqliteState
 
 
-def test_versions_go_on_above_those_of_a_backup_and_never_fall(tmp_path: Path) -> None:
+def test_versions_continue_above_those_of_a_backup_and_never_fall(tmp_path: Path) -> None:
     with closing(SqliteState(tmp_path / "state.sqlite3")) as state:
         first = state.commit({"a": b""})
         assert first is not None

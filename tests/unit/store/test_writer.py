@@ -54,7 +54,7 @@ def writer_over(engine: GatedEngine, on_commit: Any = lambda: None) -> GroupComm
     return GroupCommitWriter(cast("Engine", engine), on_commit)
 
 
-def test_calls_that_wait_are_committed_together_in_the_order_they_came() -> None:
+def test_waiting_calls_are_committed_together_in_the_order_of_arrival() -> None:
     engine, commits = GatedEngine(), []
     writer = writer_over(engine, lambda: commits.append(1))
     first = writer.queue([cell(0)])
@@ -195,7 +195,7 @@ def test_too_many_waiting_bytes_are_refused_until_they_are_written(
     assert engine.groups == [[0], [1], [2]]
 
 
-def test_too_large_a_call_is_refused_and_an_empty_one_is_nothing() -> None:
+def test_too_large_a_call_is_refused_and_an_empty_one_has_no_effect() -> None:
     engine = GatedEngine()
     engine.gate.set()
     writer = writer_over(engine)
@@ -362,7 +362,7 @@ def test_a_group_that_is_taken_and_not_begun_fails_definitely_and_the_next_is_wr
     assert engine.groups == [[1]]
 
 
-def test_nor_is_it_unknown_because_an_earlier_group_was_written(
+def test_a_put_is_not_unknown_because_an_earlier_group_was_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = GatedEngine()
@@ -408,7 +408,7 @@ def test_an_error_while_answers_are_given_loses_no_answer(monkeypatch: pytest.Mo
     writer.close()
 
 
-def test_a_writer_that_has_ended_says_so_everywhere() -> None:
+def test_a_writer_that_has_ended_is_reported_by_every_call() -> None:
     def is_in_trouble() -> bool:
         return any("writer-ended" in trouble for trouble in background.troubles())
 

@@ -86,7 +86,7 @@ def test_a_defect_in_one_group_leaves_its_cells_unknown(
     assert not unknown.error.definite
 
 
-def test_when_all_groups_fail_the_call_is_unknown_if_one_of_them_is(
+def test_the_call_is_unknown_when_all_groups_fail_and_one_is_unknown(
     engine: TwoGroups, writers: Writers
 ) -> None:
     engine.fails = {0: StorageUnavailable("away"), 1: OutcomeUnknown("the commit was sent")}

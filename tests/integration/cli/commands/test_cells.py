@@ -15,7 +15,7 @@ from tests.support.cli_said import KEY, Run, fill
 pytestmark = pytest.mark.integration
 
 
-def test_put_says_where_the_cell_is_and_repeats_it_for_the_same_cell(run: Run) -> None:
+def test_put_prints_the_place_of_the_cell_and_the_same_again_for_the_same_cell(run: Run) -> None:
     first = run("put", KEY, "BASE", "1", '{"n":1}', "--json").lines
     again = run("put", KEY, "BASE", "1", '{ "n": 1 }', "--json").lines
     assert [first[0]["outcome"], again[0]["outcome"]] == ["stored", "exists"]

@@ -68,7 +68,7 @@ def test_a_backup_is_none_while_minions_do_not_apply_their_acknowledged_commits(
     waiting.join()
 
 
-def test_a_body_that_is_rotten_on_a_minion_comes_from_the_master(
+def test_a_body_that_is_rotten_on_a_minion_is_restored_from_the_master(
     filled: Datastore, cluster: TestCluster, tmp_path: Path
 ) -> None:
     good = logs(filled)

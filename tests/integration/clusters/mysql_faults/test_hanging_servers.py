@@ -32,7 +32,7 @@ from tests.support.tcp_proxy import Action, TcpProxy
 pytestmark = pytest.mark.integration
 
 
-def test_a_connection_to_a_server_that_says_nothing_is_given_up_long_before_a_statement_would_be(
+def test_a_silent_server_is_given_up_long_before_a_statements_time_out(
     proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.stall()
@@ -57,7 +57,7 @@ def test_the_limit_for_the_greeting_is_none_for_statements(
         assert query(connection, "SELECT SLEEP(2.2)")[0][0] == "0"
 
 
-def test_an_answer_to_a_commit_that_does_not_come_in_time_is_unknown(
+def test_a_commit_without_an_answer_in_time_is_unknown(
     engine: MySqlEngine, proxy: TcpProxy, direct: Connection[Any]
 ) -> None:
     rule = proxy.on_query("COMMIT", Action.HOLD_ANSWER)
@@ -156,7 +156,7 @@ def test_a_delayed_commit_delays_the_next_of_its_shard_and_of_no_other(
     ]
 
 
-def test_a_tailer_skips_nothing_while_commits_are_held_back_and_reordered(
+def test_a_tailer_skips_no_cell_while_commits_are_delayed_and_reordered(
     engine: MySqlEngine, proxy: TcpProxy
 ) -> None:
     held = [proxy.on_query("COMMIT", Action.HOLD_QUERY) for _ in range(3)]

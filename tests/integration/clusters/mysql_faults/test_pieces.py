@@ -76,7 +76,7 @@ def test_each_cell_of_a_partly_repeated_put_gets_its_own_outcome(
 
 @pytest.mark.usefixtures("answered")
 @pytest.mark.parametrize("failing", range(SHARDS))
-def test_when_one_of_the_statements_fails_those_before_it_are_rolled_back(
+def test_when_one_statement_fails_the_earlier_ones_are_rolled_back(
     engine: MySqlEngine, direct: Connection[Any], failing: int
 ) -> None:
     query(direct, f"RENAME TABLE trips_{failing:04d}.cell TO trips_{failing:04d}.away")

@@ -118,7 +118,7 @@ def test_a_promotion_in_the_middle_of_a_move_changes_nothing_on_its_source_or_it
             check(clusters, writer, tailer)
 
 
-def test_a_mover_that_is_paused_is_alone_and_one_that_was_cut_off_can_do_nothing_more(
+def test_a_paused_mover_blocks_another_and_a_mover_that_was_cut_off_can_do_nothing_more(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     engine.put(cells(1, 50))

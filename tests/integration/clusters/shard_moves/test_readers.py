@@ -168,7 +168,7 @@ def test_an_index_of_a_shard_that_moves_goes_with_it_under_writes(
         assert differences(datastore, other) == []
 
 
-def test_an_index_that_is_made_or_dropped_behind_a_fence_is_so_in_the_shard_that_moves_too(
+def test_an_index_made_or_dropped_behind_a_fence_reaches_the_moving_shard_too(
     clusters: dict[str, TestCluster], engine: ClusteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def having(table: IndexTable) -> list[int]:

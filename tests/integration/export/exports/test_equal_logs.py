@@ -77,7 +77,7 @@ def test_a_topic_made_by_the_exporter_equals_the_logs_of_16_shards_that_are_writ
         "after_save=kill@1",
     ],
 )
-def test_after_a_kill_at_any_point_nothing_is_missing_or_there_twice(
+def test_after_a_kill_at_any_point_no_cell_is_missing_or_doubled(
     kafka: Kafka, place: Path, store: Datastore, failpoint: str
 ) -> None:
     kill_and_go_on(kafka, place, store, failpoint)

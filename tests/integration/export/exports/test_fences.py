@@ -104,7 +104,7 @@ def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_
     assert check_equal(store, export) == 500
 
 
-def test_a_process_that_was_paused_past_its_session_is_fenced_and_others_have_gone_on(
+def test_a_process_paused_past_its_session_is_fenced_and_others_have_its_units(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka, cells_per_s=2_000)

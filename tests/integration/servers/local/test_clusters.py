@@ -74,7 +74,7 @@ def test_a_cluster_is_not_made_without_all_its_servers_and_the_reason_is_theirs(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["c1-a", "c1-c"], ids=["the master", "a minion"])
-def test_an_instance_comes_up_without_one_of_its_servers_says_so_and_takes_it_in_when_it_can(
+def test_an_instance_starts_without_one_of_its_servers_reports_it_and_uses_it_later(
     place: Path, missing: str
 ) -> None:
     needs_mariadb()

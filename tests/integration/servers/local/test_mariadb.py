@@ -169,7 +169,7 @@ def test_a_folder_that_mariadbs_user_cannot_get_at_is_reported_by_name(place: Pa
         server.prepare()
 
 
-def test_without_the_server_the_package_is_named_and_nothing_is_left_running(
+def test_without_the_server_the_package_is_named_and_no_process_left_running(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_mariadb()

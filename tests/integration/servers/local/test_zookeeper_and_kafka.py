@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("local-servers")]
 
 
-def test_without_kafkas_jars_an_error_says_where_they_come_from(
+def test_an_error_about_missing_kafka_jars_names_their_source(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("java") is None:

@@ -66,7 +66,7 @@ def joined(coordinator: Coordinator) -> Session:
             assert time.monotonic() < deadline_s
 
 
-def test_every_call_ends_in_time_when_zookeeper_hangs_or_is_gone(
+def test_every_call_ends_in_time_when_zookeeper_hangs_or_has_ended(
     tmp_path: Path, datastore: Datastore
 ) -> None:
     if reason := local_zookeeper.why_not():

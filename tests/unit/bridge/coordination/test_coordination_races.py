@@ -96,7 +96,7 @@ def test_a_lead_that_changes_hands_between_the_look_and_the_commit_assigns_nothi
     assert other.assignment("g") == {0: "b"}
 
 
-def test_of_two_that_claim_at_once_one_has_each_partition(
+def test_of_two_members_that_claim_at_once_one_has_each_partition(
     state: SqliteState, slow: Interrupted
 ) -> None:
     first, second = coordinator(slow), coordinator(state)
@@ -139,7 +139,7 @@ CELL = ParkedCell(
 )
 
 
-def test_a_cell_that_is_skipped_while_it_runs_counts_as_skipped_alone(
+def test_a_cell_skipped_while_it_runs_is_counted_only_as_skipped(
     state: SqliteState, slow: Interrupted
 ) -> None:
     """Both at once: the first to commit decides, and the cell is never run and skipped in the

@@ -132,7 +132,7 @@ def test_a_member_from_before_the_history_changed_joins_the_group_that_is_there_
     assert set(coordinator.claim(renewed, "trips", [0])) == {0}
 
 
-def test_a_birth_is_above_the_one_that_zookeeper_has_where_the_datastore_has_lost_its_own(
+def test_a_birth_is_above_zookeepers_where_the_datastore_has_lost_its_own(
     zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator, datastore: Datastore
 ) -> None:
     """Epochs and tokens of the members before must not come again."""

@@ -41,7 +41,7 @@ def client(tree: ZooKeeperTree) -> TreeClient:
         (Delete("/missing"), NoNodeError),
     ],
 )
-def test_of_a_transaction_that_is_refused_nothing_is_done(
+def test_a_refused_transaction_has_no_effect(
     client: TreeClient, refused: Operation, error: type[Exception]
 ) -> None:
     client.ensure("/there/child")
@@ -95,7 +95,7 @@ def test_ephemeral_znodes_end_with_their_session(tree: ZooKeeperTree, client: Tr
     assert paused.session_id != before
 
 
-def test_a_process_that_is_gone_without_a_word_ends_no_session(
+def test_a_process_that_vanishes_ends_no_session_at_once(
     tree: ZooKeeperTree, client: TreeClient
 ) -> None:
     gone = tree.begin(10)
@@ -105,7 +105,7 @@ def test_a_process_that_is_gone_without_a_word_ends_no_session(
     assert client.children("/") == ["member"]
 
 
-def test_while_it_is_away_every_call_fails_and_no_session_runs_out(
+def test_while_zookeeper_is_away_every_call_fails_and_no_session_runs_out(
     tree: ZooKeeperTree, client: TreeClient
 ) -> None:
     client.commit([Create("/member", ephemeral=True)])

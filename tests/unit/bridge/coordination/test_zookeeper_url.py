@@ -16,7 +16,7 @@ from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress, parse_z
 from cellfeed.store.errors import InvalidRequest
 
 
-def test_a_url_says_servers_chroot_credentials_and_tls() -> None:
+def test_a_url_names_servers_chroot_credentials_and_tls() -> None:
     assert parse_zookeeper_url(
         "zookeeper://a.example:2181,b:2182,[::1]/feeds/cells/"
     ) == ZooKeeperAddress("a.example:2181,b:2182,[::1]:2181", "/feeds/cells")

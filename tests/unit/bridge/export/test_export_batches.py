@@ -79,7 +79,7 @@ def test_a_claim_check_stands_where_the_record_would_and_names_its_body(
     assert check.headers[-1] == (CLAIM_CHECK, b"%d" % len(body))
 
 
-def test_an_erased_cell_has_neither_a_value_nor_a_type_of_it_and_others_have_both(
+def test_an_erased_cell_has_neither_value_nor_type_header_and_other_cells_have_both(
     datastore: Datastore,
 ) -> None:
     shard, _ = put(datastore, 10)
@@ -97,7 +97,7 @@ def test_an_erased_cell_has_neither_a_value_nor_a_type_of_it_and_others_have_bot
     assert len(records) > 1
 
 
-def test_shards_that_did_not_fit_come_first_the_next_time() -> None:
+def test_shards_that_did_not_fit_are_first_in_the_next_batch() -> None:
     turns = Turns([0, 1, 2, 3])
     behind = {0: 5, 1: 5, 2: 5}
     assert turns.take(behind, each=5, cells_max=10) == [(0, 5), (1, 5)]
@@ -233,7 +233,7 @@ def test_cells_pass_at_the_rate_that_is_asked_for(monkeypatch: pytest.MonkeyPatc
         (Tail(99, 0, 90), None, None),
     ],
 )
-def test_where_an_export_continues_at_the_borders(
+def test_an_export_continues_at_the_borders_of_batches(
     tail: Tail, saved: Saved | None, expected: Resume | None
 ) -> None:
     found = decide(

@@ -102,7 +102,7 @@ def send(
     )
 
 
-def test_a_transaction_that_was_delivered_is_committed_and_says_where_it_ends(
+def test_a_delivered_transaction_is_committed_and_reports_its_end(
     producer: UnitProducer, clients: list[Client]
 ) -> None:
     client = send(producer, clients, [7, 8, 9])

@@ -105,7 +105,7 @@ def test_a_cluster_that_cannot_bar_the_producers_changes_nothing(
     assert forget(context).offsets == 2
 
 
-def test_while_an_exporter_is_there_nothing_changes(
+def test_an_export_is_not_forgotten_while_an_exporter_runs(
     context: ExportContext, topic: MemoryTopic, coordinator: StoreCoordinator
 ) -> None:
     session = coordinator.join(context.export.group, "exporter", 30.0)
@@ -116,7 +116,7 @@ def test_while_an_exporter_is_there_nothing_changes(
     forget(context)
 
 
-def test_while_shards_are_still_claimed_nothing_changes(
+def test_an_export_is_not_forgotten_while_shards_are_claimed(
     context: ExportContext,
     topic: MemoryTopic,
     coordinator: StoreCoordinator,

@@ -241,7 +241,7 @@ def test_a_paused_export_gives_all_units_back_and_resumes_afterwards(
     until(lambda: is_all_there(datastore, topic), "all is exported", one)
 
 
-def test_units_go_on_in_a_new_session_without_being_taken_over(
+def test_units_continue_in_a_new_session_without_being_taken_over(
     datastore: Datastore, topic: MemoryTopic, stack: ExitStack
 ) -> None:
     put(datastore, 20)

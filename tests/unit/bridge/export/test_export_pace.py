@@ -47,7 +47,7 @@ def test_a_store_that_becomes_slower_or_faster_is_followed() -> None:
     assert not paced(0.000_1, 0.004, pace).looks_meanwhile
 
 
-def test_one_slow_transaction_changes_nothing() -> None:
+def test_one_slow_transaction_does_not_change_the_pace() -> None:
     pace = paced(0.001_4, 0.005)
     pace.committed(0.05)
     assert pace.looks_meanwhile

@@ -52,7 +52,7 @@ def test_a_reason_that_was_lost_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("then", [None, SystemError("again")])
-def test_without_any_reason_the_producer_is_given_up(then: BaseException | None) -> None:
+def test_a_producer_is_given_up_after_an_error_without_a_reason(then: BaseException | None) -> None:
     error = found(Useless(then), SystemError("returned NULL without setting an exception"))
     assert verdict(error) is Verdict.RENEW
     assert "returned NULL" in str(error.str())

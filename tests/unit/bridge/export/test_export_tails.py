@@ -155,7 +155,7 @@ def test_a_unit_continues_behind_its_partitions_records_and_mends_the_offsets(
     assert context.refusal is None, "it was of an earlier look"
 
 
-def test_a_partition_with_records_and_no_offset_is_a_repair_and_an_empty_one_is_none(
+def test_a_partition_with_records_and_no_offset_is_a_repair_and_an_empty_partition_is_not(
     context: ExportContext, topic: MemoryTopic
 ) -> None:
     exported(context, topic, [2])
@@ -188,7 +188,7 @@ def test_a_record_of_another_log_at_the_same_id_is_refused(
         take_over(context, [0, 2])
 
 
-def test_a_log_whose_end_nobody_knows_is_waited_for(
+def test_a_log_with_an_unknown_end_is_waited_for(
     context: ExportContext, topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = context.datastore.engine

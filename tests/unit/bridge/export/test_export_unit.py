@@ -130,7 +130,7 @@ def test_a_unit_that_has_read_all_waits_until_its_own_shards_change(
 
 
 @pytest.mark.parametrize("call", ["fence", "begin", "commit", "ensure_topic"])
-def test_after_an_error_of_the_cluster_the_unit_is_taken_over_once_more_and_nothing_comes_twice(
+def test_after_an_error_of_the_cluster_the_unit_is_taken_over_again_and_no_record_doubled(
     context_of: Contexts, datastore: Datastore, topic: MemoryTopic, call: str
 ) -> None:
     put(datastore, 40)
@@ -196,7 +196,7 @@ def test_a_unit_that_another_exporter_has_taken_meanwhile_saves_nothing_more(
     assert unit.has_all(topic)
 
 
-def test_claims_of_a_new_session_replace_the_old_ones_when_they_are_all_there(
+def test_claims_of_a_new_session_replace_the_old_ones_once_all_were_made(
     context_of: Contexts, datastore: Datastore, coordinator: StoreCoordinator
 ) -> None:
     unit = Unit(context_of())
@@ -218,7 +218,7 @@ def test_claims_of_a_new_session_replace_the_old_ones_when_they_are_all_there(
     offsets.check_claims()
 
 
-def test_a_topic_that_must_not_be_written_to_is_looked_at_again_and_says_why(
+def test_a_topic_that_must_not_be_written_is_checked_again_and_the_reason_reported(
     context_of: Contexts, datastore: Datastore, topic: MemoryTopic
 ) -> None:
     put(datastore, 20)

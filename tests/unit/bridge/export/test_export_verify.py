@@ -51,7 +51,7 @@ def look(context: ExportContext) -> ShardVerdict:
     return found
 
 
-def test_a_partition_that_is_the_log_is_equal_and_has_its_digest(
+def test_a_partition_equal_to_the_log_passes_and_has_the_logs_digest(
     context: ExportContext, topic: MemoryTopic, rows: list[UUID]
 ) -> None:
     for record in records(context):
@@ -61,7 +61,7 @@ def test_a_partition_that_is_the_log_is_equal_and_has_its_digest(
     assert found.partition_digest == found.log_digest != ""
 
 
-def test_a_partition_that_is_behind_is_compared_as_far_as_it_is_and_on_from_there(
+def test_a_partition_that_is_behind_is_compared_up_to_its_end_and_later_from_there(
     context: ExportContext, topic: MemoryTopic, rows: list[UUID]
 ) -> None:
     made = records(context)

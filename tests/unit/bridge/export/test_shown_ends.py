@@ -69,7 +69,7 @@ def test_a_topic_that_was_made_again_is_asked_again(cluster: Cluster) -> None:
     assert len(cluster.asked) == 4
 
 
-def test_marks_that_do_not_come_are_an_error_with_the_places(
+def test_missing_commit_marks_are_an_error_with_the_places(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shown_ends, "SHOWN_S", 0.0)

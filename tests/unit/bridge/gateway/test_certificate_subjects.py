@@ -86,7 +86,7 @@ def test_two_subjects_have_two_principals(
     assert (subject_principal(as_python(one)) == subject_principal(as_python(other))) is same
 
 
-def test_the_certificate_of_a_connection_is_read_as_it_is(tmp_path: Path) -> None:
+def test_the_subject_of_a_connections_certificate_is_read_in_any_encoding(tmp_path: Path) -> None:
     """Through OpenSSL, not by values that a test has written."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "billing,O=example")])

@@ -142,7 +142,7 @@ def test_the_longest_time_out_of_its_members_is_noted() -> None:
     run(steps)
 
 
-def test_of_two_members_that_come_at_once_the_longer_time_out_stays() -> None:
+def test_of_two_members_that_join_at_once_the_longer_time_out_stays() -> None:
     async def steps(parts: _Parts) -> None:
         await asyncio.gather(parts.expect(30), parts.expect(10))
         assert parts.notes.timeout_s() == 30

@@ -68,7 +68,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
     made.executor.shutdown()
 
 
-def test_a_user_comes_in_once(gateway: Gateway) -> None:
+def test_a_user_authenticates_once_a_connection(gateway: Gateway) -> None:
     assert gateway.connection.handshake("PLAIN")["error_code"] is ErrorCode.none
     assert gateway.plain() is ErrorCode.none
     assert (gateway.connection.principal, gateway.connection.has_failed) == ("alice", False)
@@ -84,7 +84,7 @@ def test_a_mechanism_is_chosen_once(gateway: Gateway, first: str) -> None:
     assert gateway.connection.has_failed
 
 
-def test_a_mechanism_that_the_listener_does_not_offer_is_none(gateway: Gateway) -> None:
+def test_a_mechanism_that_the_listener_does_not_offer_is_refused(gateway: Gateway) -> None:
     told = gateway.connection.handshake("SCRAM-SHA-512")
     assert told["error_code"] is ErrorCode.unsupported_sasl_mechanism
     assert gateway.plain() is ErrorCode.illegal_sasl_state

@@ -122,7 +122,7 @@ async def let_go(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("half", [b"\x00", b"\x00\x00\x01\x00", api_versions(1)[:-1]])
-def test_a_peer_that_stops_half_way_is_let_go_and_the_others_are_not(
+def test_a_peer_that_stops_half_way_is_disconnected_and_the_others_are_not(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch, half: bytes
 ) -> None:
     monkeypatch.setattr(connection_module, "FRAME_TIMEOUT_S", SOON_S)
@@ -192,7 +192,7 @@ def test_a_peer_that_goes_while_its_fetch_waits_is_noticed_at_once(datastore: Da
     with_gateway(datastore, use)
 
 
-def test_beyond_the_most_connections_a_new_one_is_closed_and_those_there_go_on(
+def test_beyond_the_most_connections_a_new_one_is_closed_and_the_present_ones_continue(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "CONNECTIONS_MAX", 3)
@@ -305,7 +305,7 @@ def test_more_elements_than_the_limit_are_refused_wherever_they_are_nested(
 
 
 @pytest.mark.parametrize(("key", "version"), BEGIN_WITH_AN_ARRAY)
-def test_an_array_that_may_not_be_null_is_refused_when_it_is(key: int, version: int) -> None:
+def test_null_for_an_array_that_may_not_be_null_is_refused(key: int, version: int) -> None:
     """Kafka's schemas say which may be null; handlers rely on it."""
     schema = load_request_schema(key, version)
     null, empty = (b"\x00", b"\x01") if schema.__flexible__ else (b"\xff" * 4, b"\x00" * 4)

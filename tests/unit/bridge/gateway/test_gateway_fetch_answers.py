@@ -104,7 +104,7 @@ def test_a_session_that_is_not_here_is_not_continued(fetches: Fetches) -> None:
         assert fetches.ask(2, session_epoch=whole) == [ErrorCode.none]
 
 
-def test_a_partition_whose_cluster_is_away_says_so(fetches: Fetches) -> None:
+def test_a_partition_whose_cluster_is_away_has_that_error(fetches: Fetches) -> None:
     fetches.raises = StorageUnavailable("its cluster is away")
     assert fetches.ask(2) == [ErrorCode.not_leader_or_follower]
 
@@ -124,7 +124,7 @@ def test_a_fetch_of_cells_trimmed_while_they_are_read_is_out_of_range(
 @pytest.mark.parametrize(
     ("max_bytes", "sent"), [(1, [1, 0]), (BATCH_BYTES, [1, 0]), (BATCH_BYTES + 1, [1, 1])]
 )
-def test_one_batch_is_sent_however_small_the_answer_and_none_when_it_is_full(
+def test_one_batch_is_sent_however_small_the_answer_and_no_more_when_it_is_full(
     fetches: Fetches, max_bytes: int, sent: list[int]
 ) -> None:
     fetches.ask(2, 2, max_bytes=max_bytes)

@@ -73,7 +73,7 @@ def by_the_schema(frame: bytes) -> fetch_request.FetchRequest:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_is_read_as_the_schema_says_without_its_help(
+def test_the_fast_reader_of_requests_agrees_with_the_schemas(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, list[tuple[int, int]]]] = [

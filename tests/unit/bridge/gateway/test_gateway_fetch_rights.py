@@ -59,7 +59,7 @@ class Gateway:
         ("User:nobody", None, ErrorCode.none),
     ],
 )
-def test_a_topic_is_read_by_its_id_with_the_right_to_read_alone(
+def test_a_topic_is_read_by_its_id_with_only_the_right_to_read(
     monkeypatch: pytest.MonkeyPatch, principal: str, topic: Any, error: ErrorCode
 ) -> None:
     """A topic that may not even be described is one that is not there."""

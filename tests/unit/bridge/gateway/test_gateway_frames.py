@@ -25,7 +25,7 @@ from tests.support.gateway_samples import ALL_VERSIONS, sample
 from tests.support.raw_requests import head_bytes
 
 
-def test_tagged_fields_begin_where_the_schemas_of_the_protocol_say() -> None:
+def test_tagged_fields_begin_at_the_versions_of_the_protocols_schemas() -> None:
     assert FLEXIBLE_FROM.keys() == APIS.keys()
     wrong = [
         (key, version)

@@ -74,7 +74,7 @@ def stable_pair(now: float = 0) -> tuple[Group, str, str]:
     return group, leader, follower
 
 
-def test_only_the_leader_hears_of_the_members() -> None:
+def test_only_the_leader_gets_the_list_of_members() -> None:
     group, leader, follower = stable_pair()
     answers = Answers()
     group.join(

@@ -44,7 +44,7 @@ def opened(fetches: KeptFetches, connection: int, count: int) -> FetchSession | 
     return session if fetches.keep(connection) else None
 
 
-def test_a_session_continues_with_its_epoch_alone(clock: Clock) -> None:
+def test_a_session_continues_only_with_its_epoch(clock: Clock) -> None:
     fetches = kept(clock)
     session = opened(fetches, ME, 3)
     assert session is not None

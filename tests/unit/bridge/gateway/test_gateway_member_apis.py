@@ -101,7 +101,7 @@ def test_a_group_has_a_name_of_bounded_length(known: KnownHeads, group_id: str) 
     assert join(known, group_id=group_id) == (ErrorCode.invalid_group_id, [])
 
 
-def test_a_client_that_names_no_time_for_a_rebalance_has_its_session(known: KnownHeads) -> None:
+def test_a_client_without_a_rebalance_time_out_gets_its_sessions(known: KnownHeads) -> None:
     assert join(known, 0)[1][0].rebalance_timeout_s == 10
     longer = join(known, 1, rebalance_timeout=timedelta(seconds=60))[1]
     assert longer[0].rebalance_timeout_s == 60
@@ -194,7 +194,7 @@ def groups_listed(known: KnownHeads, **filters: Any) -> list[str]:
     return [each["group_id"] for each in known.ask(api_16_list_groups, 5, **filters)["groups"]]
 
 
-def test_a_group_is_listed_by_its_coordinator_alone(known: KnownHeads) -> None:
+def test_only_its_coordinator_lists_a_group(known: KnownHeads) -> None:
     known.context.offsets = cast("Any", SimpleNamespace(groups=lambda: ["far", "near"]))
     known.context.cluster = cast("Any", SimpleNamespace(coordinates=lambda group: group == "near"))
     assert groups_listed(known) == ["near"]

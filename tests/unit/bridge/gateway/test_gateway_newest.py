@@ -230,7 +230,7 @@ def test_an_answer_ends_at_now_or_when_bytes_or_time_are_used_up_but_always_adva
     assert not set(offsets(batches)) - set(newest_of(log.cells).values())
 
 
-def test_of_a_piece_without_anything_newest_no_cell_is_read() -> None:
+def test_no_cell_is_read_of_a_piece_without_newest_cells() -> None:
     log = LogOfCells(
         [log_cell(added_id, 0, ref_key=added_id) for added_id in range(3 * NEWEST_CELLS)]
     )

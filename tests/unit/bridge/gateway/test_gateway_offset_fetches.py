@@ -90,7 +90,7 @@ def test_a_topics_rule_counts_for_no_group_of_that_name(topics: Sequence[str] | 
     assert all(offset == -1 for offset, _ in told.values())
 
 
-def test_one_users_rules_are_no_other_users() -> None:
+def test_the_rules_of_one_user_do_not_apply_to_another() -> None:
     assert fetch("User:c", ["open"])[0] is ErrorCode.group_authorization_failed
 
 

@@ -163,7 +163,7 @@ def test_no_parked_fetch_of_a_closed_connection_is_kept(datastore: Datastore) ->
     with_gateway(datastore, use)
 
 
-def test_changes_of_a_look_whose_callers_are_gone_are_not_lost(datastore: Datastore) -> None:
+def test_changes_found_for_disconnected_callers_are_not_lost(datastore: Datastore) -> None:
     async def use(gateway: Gateway) -> None:
         assert gateway.context is not None
         context = gateway.context

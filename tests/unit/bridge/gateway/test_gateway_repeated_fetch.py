@@ -77,7 +77,7 @@ def stepped(asked: Asked, what: str, at: int, offset: int) -> Asked:
 
 
 @given(STEPS)
-def test_each_request_is_followed_as_by_a_gateway_that_keeps_none(
+def test_each_repeated_request_is_answered_as_without_kept_fetches(
     steps: list[tuple[str, int, int]],
 ) -> None:
     fetch, version = repeated(), VERSION

@@ -28,7 +28,7 @@ def test_many_small_requests_are_read_ahead_and_few_large_ones() -> None:
     assert SMALL_REQUESTS_AHEAD_BYTES <= held < SMALL_REQUESTS_AHEAD_BYTES + frame_bytes
 
 
-def test_requests_come_out_in_their_order_and_make_room_for_those_that_wait() -> None:
+def test_requests_leave_the_queue_in_order_and_make_room_for_waiting_ones() -> None:
     async def use() -> list[int]:
         queue = RequestQueue[int]()
         first = fill(queue, SMALL_REQUESTS_AHEAD_BYTES)

@@ -97,7 +97,7 @@ def test_a_null_topic_list_means_all_topics_and_in_version_0_an_empty_one_does(
     assert [name for name, _ in metadata(known, monkeypatch, version, topics)] == names
 
 
-def test_a_topic_by_its_id_is_unknown_to_one_who_may_not_see_it(
+def test_a_topic_by_its_id_is_unknown_to_a_user_without_the_right(
     known: KnownHeads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [SimpleNamespace(name=None, topic_id=HIDDEN_ID)]
@@ -137,7 +137,7 @@ def test_a_topic_that_is_not_there_is_unknown_or_illegal(
         (1, None, ["*", "rides", "trips"]),
     ],
 )
-def test_rights_fit_a_name_as_their_patterns_say(
+def test_a_right_matches_a_name_by_its_pattern(
     known: KnownHeads, pattern_type: int, name: str | None, found: list[str]
 ) -> None:
     allow(known, *(("topic", each, "read") for each in ("trips*", "rides", "*")))
@@ -155,7 +155,7 @@ def test_rights_fit_a_name_as_their_patterns_say(
     assert [each["resource_name"] for each in answer["resources"]] == found
 
 
-def test_a_user_sees_its_own_credentials_alone(known: KnownHeads) -> None:
+def test_a_user_sees_only_its_own_credentials(known: KnownHeads) -> None:
     allow(known, others=("other",))
     asked = [SimpleNamespace(name=name) for name in (ME, "other", "nobody")]
     answer = known.ask(api_50_describe_user_scram_credentials, users=asked)
@@ -179,7 +179,7 @@ def configs(known: KnownHeads, kind: int, name: str) -> dict[str, dict[str, Any]
     return {each["name"]: each for each in result["configs"]}
 
 
-def test_a_topic_of_newest_cells_says_that_it_has_not_all_that_was_written(
+def test_the_settings_of_latest_show_that_it_is_compacted(
     known: KnownHeads,
 ) -> None:
     assert configs(known, 2, TOPIC)["cleanup.policy"]["value"] == "delete"
@@ -202,7 +202,7 @@ def test_a_mirror_carries_over_the_settings_of_a_topic_that_differ_from_kafkas(
     ("version", "asked", "found"),
     [(1, [], [(2, TOPIC), (4, "4")]), (1, [4], [(4, "4")]), (1, [32], []), (0, [], [])],
 )
-def test_no_kind_that_is_asked_for_means_all_that_there_are(
+def test_no_requested_kind_means_all_kinds(
     known: KnownHeads, version: int, asked: list[int], found: list[tuple[int, str]]
 ) -> None:
     answer = known.ask(api_74_list_config_resources, version, resource_types=asked)

@@ -98,7 +98,7 @@ def test_a_gateway_that_leaves_gives_its_slots_back_at_once(place: Place) -> Non
     assert list(look.nodes) == ["b"]
 
 
-def test_generations_begin_above_all_that_an_earlier_coordinator_can_have_used(
+def test_generations_begin_above_any_that_an_earlier_coordinator_can_have_used(
     place: Place,
 ) -> None:
     a, b = place.gateway("a"), place.gateway("b")
@@ -111,7 +111,7 @@ def test_generations_begin_above_all_that_an_earlier_coordinator_can_have_used(
     assert all(again[slot].first >= after[slot].end for slot in range(SLOTS))
 
 
-def test_more_generations_are_reserved_before_those_that_there_are_run_out(place: Place) -> None:
+def test_more_generations_are_reserved_before_the_present_ones_run_out(place: Place) -> None:
     a = place.gateway("a")
     held = a.step({}).slots[7]
     used = held.first + GENERATIONS_RESERVED // 2 + 1

@@ -15,7 +15,7 @@ NODES = st.sets(st.integers(1, 40), min_size=1, max_size=9)
 
 
 @given(st.integers(0, 300), NODES)
-def test_every_node_has_its_share_and_none_has_more(count: int, nodes: set[int]) -> None:
+def test_every_node_has_an_equal_share(count: int, nodes: set[int]) -> None:
     placed = spread("slot", count, nodes)
     assert len(placed) == count
     assert set(placed) <= nodes

@@ -168,7 +168,7 @@ def test_strangers_take_no_place_of_connections_that_are_known(
     with_gateway(datastore, files, use)
 
 
-def test_a_process_with_few_descriptors_takes_fewer_connections_and_says_so(
+def test_a_process_with_few_descriptors_takes_fewer_connections_and_logs_that(
     datastore: Datastore,
     files: Certificates,
     monkeypatch: pytest.MonkeyPatch,

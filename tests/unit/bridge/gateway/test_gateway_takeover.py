@@ -42,7 +42,7 @@ def test_a_commit_without_a_generation_waits_until_the_members_sessions_would_ha
     run(scenario)
 
 
-def test_nor_is_it_taken_while_the_first_member_has_only_asked_for_an_id() -> None:
+def test_a_group_is_not_taken_over_while_its_first_member_has_only_an_id() -> None:
     async def scenario() -> None:
         table = GroupTable(0.0)
         table.take_slot(SLOT, 1000, {"billing": 10.0})

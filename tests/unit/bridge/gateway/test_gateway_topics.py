@@ -17,7 +17,7 @@ from cellfeed.store.errors import InvalidRequest
 AVRO, JSON = AvroFormat(1), JsonFormat()
 
 
-def test_the_full_topic_is_there_before_any_column_is() -> None:
+def test_the_full_topic_exists_before_any_column() -> None:
     topics = Topics("trips", list, {"*": AVRO})
     [full] = topics.all()
     assert (full.name, full.view.column) == ("trips", None)
@@ -221,9 +221,7 @@ def test_an_invalid_topic_declaration_is_refused_with_the_topic_and_the_fix(
         check_topics("trips", declared, {"told": "json"})
 
 
-def test_as_many_topics_as_are_possible_may_be_declared_and_names_only_look_like_those_of_columns() -> (  # noqa: E501
-    None
-):
+def test_the_most_topics_may_be_declared_also_with_names_like_those_of_columns() -> None:
     check_topics(
         "trips",
         [

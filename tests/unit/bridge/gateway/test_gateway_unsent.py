@@ -41,7 +41,7 @@ def test_the_connections_of_one_address_have_half_of_the_room() -> None:
     assert unsent.take(101, "another", 16 * MIB) == 8 * MIB
 
 
-def test_no_answer_is_larger_than_one_may_be() -> None:
+def test_no_answer_is_larger_than_the_limit() -> None:
     assert Unsent(1 << 40).take(1, "host", 1 << 30) == FETCH_BYTES_MAX
     assert Unsent(1 << 40).take(1, "host", 5) == 5
 

@@ -110,7 +110,7 @@ def test_a_name_of_the_longest_length_is_taken(state: SqliteState) -> None:
         Acl("alice", "topic", "trips**", "read"),
     ],
 )
-def test_a_right_that_means_nothing_is_refused(state: SqliteState, acl: Acl) -> None:
+def test_a_right_without_a_meaning_is_refused(state: SqliteState, acl: Acl) -> None:
     with pytest.raises(InvalidRequest, match=r"cannot be allowed|a prefix with one"):
         allow(state, acl)
     assert list_acls(state) == []
@@ -148,7 +148,7 @@ def test_a_right_applies_to_its_principal_kind_and_operation_alone(state: Sqlite
     assert security.acls_of("bob") == []
 
 
-def test_a_right_that_is_taken_back_is_gone_and_others_stay(state: SqliteState) -> None:
+def test_a_revoked_right_is_gone_and_others_stay(state: SqliteState) -> None:
     others = [Acl("alice", "topic", "trips", "describe"), Acl("bob", "topic", "trips", "read")]
     for acl in (READS, *others):
         allow(state, acl)

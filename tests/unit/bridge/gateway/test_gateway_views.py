@@ -178,7 +178,7 @@ def test_topics_with_the_same_records_share_their_kept_blocks() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_cloud_event_says_so_in_a_header_and_other_formats_have_none(name: FormatName) -> None:
+def test_only_a_cloud_event_has_the_header_that_marks_its_format(name: FormatName) -> None:
     [batch] = encode_range(
         cast("Engine", LogOfCells([log_cell(0), log_cell(1)])), topic_of(View(), name), 0, 0, 2, 0
     )
@@ -186,7 +186,7 @@ def test_a_cloud_event_says_so_in_a_header_and_other_formats_have_none(name: For
     assert [list(record.headers) for record in DefaultRecordBatch(batch.data)] == [wanted, wanted]
 
 
-def test_a_format_that_does_not_exist_is_named_with_those_that_do() -> None:
+def test_an_unknown_format_is_reported_with_the_known_ones() -> None:
     with pytest.raises(
         InvalidRequest, match="'protobuf' does not exist; known are avro, json, cloudevents"
     ):

@@ -195,7 +195,7 @@ def test_a_parked_cell_that_is_reached_again_is_never_taken_for_handled(
 
 
 @pytest.mark.parametrize("pause", range(12))
-def test_a_cell_that_is_given_up_meanwhile_is_parked_or_skipped_and_not_both(
+def test_a_cell_given_up_meanwhile_is_either_parked_or_skipped(
     state: StateTable, pause: int
 ) -> None:
     waiting: list[Op] = [("resolve", CELLS)] * pause

@@ -77,7 +77,7 @@ def test_a_consumer_group_has_passed_a_place_when_it_has_in_each_of_its_topics(
     assert outlet.passed([Places(0, 0, 2)]) == Passed(outlet.title)
 
 
-def test_offsets_of_a_zookeeper_that_was_replaced_say_nothing_of_a_consumer_group(
+def test_offsets_of_a_replaced_zookeeper_are_not_counted_for_a_consumer_group(
     datastore: Datastore, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator.commit_offsets(GROUP, {("trips", 0): CommittedOffset(8)})

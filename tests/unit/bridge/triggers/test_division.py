@@ -152,7 +152,7 @@ def test_a_leader_that_kept_its_session_through_an_outage_waits_for_the_others_t
     assert fleet.divide()
 
 
-def test_while_failures_go_on_and_on_nobody_is_waited_for_longer_than_the_moment(
+def test_while_failures_continue_no_member_is_awaited_longer_than_the_moment(
     datastore: Datastore,
 ) -> None:
     fleet = Fleet(datastore, "ab")
@@ -202,7 +202,7 @@ def test_a_newcomer_shares_with_present_members_while_absent_ones_are_awaited(
     assert fleet.shares("abc") == [2, 3, 1]
 
 
-def test_operators_are_given_nothing(datastore: Datastore) -> None:
+def test_operators_are_assigned_no_shards(datastore: Datastore) -> None:
     fleet = Fleet(datastore, "ab")
     fleet.joined(f"{OPERATOR}somebody")
     assert not fleet.divide()

@@ -128,7 +128,7 @@ def test_the_assignment_is_looked_at_several_times_in_a_lease(member: GroupMembe
     assert member.due_session(100.0 + PART_S) is not None
 
 
-def test_in_a_new_session_it_is_looked_at_at_once(
+def test_a_member_looks_at_once_in_a_new_session(
     member: GroupMember, coordination: Coordination
 ) -> None:
     first = looks(member, 100.0)
@@ -139,7 +139,7 @@ def test_in_a_new_session_it_is_looked_at_at_once(
     assert second.epoch != first.epoch
 
 
-def test_a_poke_makes_the_next_look_come_soon_and_one_for_another_group_does_not(
+def test_a_poke_brings_the_next_look_forward_and_a_poke_of_another_group_does_not(
     member: GroupMember,
 ) -> None:
     looks(member, 100.0)

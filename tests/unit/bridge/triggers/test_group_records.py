@@ -368,7 +368,7 @@ class Share:
         return self.calls >= self.at
 
 
-def test_all_shares_are_drained_and_one_that_cannot_be_just_now_is_asked_again() -> None:
+def test_all_shares_are_drained_and_a_busy_one_is_asked_again() -> None:
     shares = [Share(1), Share(3), Share(2, StorageUnavailable("planted"))]
     assert drain(shares, 60.0, LOG)
     assert shares[0].calls <= 2

@@ -38,7 +38,7 @@ def claim(shard: int, token: int) -> Claim:
         (StorageUnavailable("away"), 12, 12),
     ],
 )
-def test_the_kept_offset_counts_over_those_that_its_keeper_knew_of(
+def test_a_kept_offset_counts_over_the_ones_its_keeper_knew(
     datastore: Datastore, failed: Unavailable, there: int, continues_at: int
 ) -> None:
     """An offset that somebody has set by hand meanwhile counts, be it lower or higher."""
@@ -56,7 +56,7 @@ def test_an_older_claim_takes_nothing(datastore: Datastore) -> None:
     assert kept.tokens() == {0: 2, 1: 1}
 
 
-def test_one_offset_that_is_gone_is_a_loss(datastore: Datastore) -> None:
+def test_one_missing_offset_is_a_loss(datastore: Datastore) -> None:
     offsets = Elsewhere(datastore.state)
     kept = KeptOffsets(datastore.state, GROUP, TOPIC)
     offsets.commit_offsets(GROUP, {(TOPIC, shard): CommittedOffset(7) for shard in range(3)})

@@ -222,7 +222,7 @@ def test_the_first_cell_of_each_row_may_be_retried_when_due_or_asked_for() -> No
     assert due([first, asked, held], all_due=False) == {4: False, 5: False}
 
 
-def test_held_cells_are_not_counted_as_failed(parked: ParkedCells) -> None:
+def test_cells_behind_a_parked_one_are_not_counted_as_failed(parked: ParkedCells) -> None:
     park(parked, cell(1), cell(2, is_behind=True), cell(3, group="another"))
     assert (parked.count(GROUP), parked.count_failed(GROUP)) == (2, 1)
 

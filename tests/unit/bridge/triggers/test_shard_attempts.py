@@ -135,7 +135,7 @@ def test_tries_on_record_of_the_last_cell_before_the_offset_are_struck_off(
     assert on_record(datastore) == []
 
 
-def test_a_suspect_that_came_through_is_off_the_record_before_the_next_cell(
+def test_a_suspect_that_ran_well_is_off_the_record_before_the_next_cell(
     datastore: Datastore,
 ) -> None:
     """The next cell ends the process: that must not count for this one."""

@@ -69,7 +69,7 @@ def test_cells_of_other_columns_are_passed_over(datastore: Datastore) -> None:
     assert worker.offsets()[datastore.shard_of(row(0))] == 900
 
 
-def test_shards_that_are_behind_are_brought_on_one_at_a_time_and_those_that_are_not_wait_for_nobody(
+def test_shards_that_are_behind_run_one_at_a_time_and_the_others_wait_for_none(
     datastore: Datastore,
 ) -> None:
     held, turns = threading.Lock(), list[tuple[bool, int]]()

@@ -206,7 +206,7 @@ def test_a_pause_ends_when_no_cell_waits_in_this_worker(datastore: Datastore) ->
         wait_until(lambda: reasons(datastore) == "", "nothing is left to probe with")
 
 
-def test_one_bad_shard_does_not_keep_a_pause_up(datastore: Datastore) -> None:
+def test_one_bad_shard_does_not_keep_a_pause_alive(datastore: Datastore) -> None:
     """Its cell has more tries than there is time: the probes of the other shards end the pause."""
     provider, recorder = Provider(), Recorder(RetryPolicy(100_000, 0.05, 0.05), PAUSE_ROWS)
     bad = next(UUID(int=n) for n in range(100, 1_000) if datastore.shard_of(UUID(int=n)) == 0)

@@ -48,7 +48,7 @@ def scrape(metrics: TriggerMetrics) -> dict[str, float]:
     }
 
 
-def test_every_trigger_that_has_run_has_its_gauges(datastore: Datastore) -> None:
+def test_every_trigger_that_has_run_has_gauges(datastore: Datastore) -> None:
     coordinator, recorder = StoreCoordinator(datastore.state), Recorder()
     with working(datastore, coordinator, recorder):
         put(datastore, range(10))
@@ -86,7 +86,7 @@ def test_one_look_answers_the_scrapes_of_a_few_seconds(
     assert looks == [GROUP]
 
 
-def test_while_the_coordination_is_away_it_is_said_and_no_old_figure_is_shown(
+def test_while_the_coordination_is_away_metrics_report_that_and_show_no_old_figure(
     datastore: Datastore,
 ) -> None:
     tree = ZooKeeperTree()

@@ -90,7 +90,7 @@ def cell_id(worker: Worker, service: Service, row: str, number: int) -> str:
 
 
 @pytest.mark.parametrize("batch", [None, 1, 3, 100])
-def test_later_cells_of_a_parked_row_key_wait_and_other_row_keys_go_on(
+def test_later_cells_of_a_parked_row_key_wait_and_other_row_keys_continue(
     datastore: Datastore, batch: int | None
 ) -> None:
     service = Service(datastore, batch)
@@ -321,7 +321,7 @@ def parked(
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=12))
-def test_the_fronts_are_the_first_of_each_row_key_and_all_that_keep_no_order(
+def test_the_fronts_are_the_first_cell_of_each_row_key_and_every_unordered_cell(
     cells: list[tuple[str, bool]],
 ) -> None:
     queue = [

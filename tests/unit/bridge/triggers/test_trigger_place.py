@@ -105,7 +105,7 @@ def test_an_offset_whose_saving_was_not_answered_sets_nobody_back(
     assert coordinator.fetch_offsets(GROUP)["trips", shard].offset == 20
 
 
-def test_a_cell_whose_parking_was_not_answered_is_not_taken_off_the_queue_before_it_can_come_there_again(  # noqa: E501
+def test_a_cell_parked_without_an_answer_is_not_unparked_before_it_can_be_parked_again(
     datastore: Datastore,
 ) -> None:
     ran: list[int] = []

@@ -77,7 +77,7 @@ def shard(monkeypatch: pytest.MonkeyPatch) -> Shard:
     return Shard(monkeypatch)
 
 
-def test_while_the_lease_is_sure_nobody_is_asked(shard: Shard) -> None:
+def test_while_the_lease_is_sure_no_storage_is_asked(shard: Shard) -> None:
     shard.progress.location = 12
     shard.position.make_sure()
     assert shard.commits == []
@@ -118,7 +118,7 @@ def test_while_the_coordination_is_away_the_datastore_is_asked(
     assert shard.checks == checks
 
 
-def test_without_a_foothold_a_shard_waits_for_the_coordination(
+def test_without_an_offset_in_the_datastore_a_shard_waits_for_the_coordination(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shard = Shard(monkeypatch, has_kept_offset=False)

@@ -119,7 +119,7 @@ def test_two_cells_that_end_their_process_are_both_parked(datastore: Datastore) 
     assert [cell.added_id for cell in parked] == [10, 12]
 
 
-def test_only_the_cells_that_may_have_been_under_way_are_counted(
+def test_only_cells_that_may_have_been_running_are_counted(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_in_one_shard(datastore, CHUNK_CELLS + 100)

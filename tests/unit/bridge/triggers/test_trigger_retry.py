@@ -67,7 +67,7 @@ def test_the_default_policy_lasts_minutes_and_spares_processes() -> None:
         assert policy_for(DEFAULT_RETRY, kind).attempts == 5
 
 
-def test_a_cell_is_tried_as_often_as_the_policy_for_its_error_says(datastore: Datastore) -> None:
+def test_a_cell_is_tried_as_often_as_the_policy_for_its_error_allows(datastore: Datastore) -> None:
     tries: list[UUID] = []
     errors = {row(0): ValueError, row(1): DeclinedForGood, row(2): Declined, row(3): KeyError}
 

@@ -146,7 +146,7 @@ def test_the_new_cells_of_all_live_shards_are_one_call_and_one_save(
     assert all(added_ids == sorted(set(added_ids)) for added_ids in recorder.ran.values())
 
 
-def test_where_a_sweep_fails_nothing_moves_and_each_shard_goes_alone_until_it_is_well(
+def test_after_a_failed_sweep_no_offset_moves_and_each_shard_runs_alone_until_it_succeeds(
     datastore: Datastore,
 ) -> None:
     recorder = Recorder()

@@ -131,7 +131,7 @@ def test_shards_are_trimmed_by_age(store: Datastore, coordinator: Coordinator) -
     assert [each.below for each in trimming.plan(range(SHARDS), older_than_s=0)] == [10] * SHARDS
 
 
-def test_a_trim_by_age_goes_as_far_as_it_may(
+def test_a_trim_by_age_stops_at_cells_that_a_minion_or_a_buffer_needs(
     store: Datastore, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A minion lags, or another cluster buffers cells: these stay, however old they are."""
@@ -140,7 +140,7 @@ def test_a_trim_by_age_goes_as_far_as_it_may(
     assert [plan.below for plan in plans] == [3] * SHARDS
 
 
-def test_a_group_that_came_after_the_plan_is_not_overtaken(
+def test_a_group_begun_after_the_plan_is_not_overtaken(
     store: Datastore, coordinator: Coordinator
 ) -> None:
     trimming = Trimming(store, coordinator)
@@ -179,7 +179,7 @@ def test_a_trim_that_is_killed_behind_its_last_cell_is_settled_when_it_is_run_ag
         assert store.query_index("by_driver", "ann", mode="fast").rows == []
 
 
-def test_a_trim_that_says_nothing_or_too_much_is_refused(
+def test_a_trim_without_or_with_too_many_limits_is_refused(
     store: Datastore, coordinator: Coordinator
 ) -> None:
     trimming = Trimming(store, coordinator)
@@ -306,7 +306,7 @@ def test_a_trigger_overtaken_by_a_trim_stands_still_until_an_operator_sets_the_l
     ]
 
 
-def test_an_index_that_has_not_come_so_far_needs_the_cells(
+def test_an_index_that_is_behind_needs_the_cells(
     store: Datastore, coordinator: Coordinator
 ) -> None:
     definition = (

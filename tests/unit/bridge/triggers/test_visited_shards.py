@@ -166,7 +166,7 @@ def test_a_look_visits_the_shards_that_changed(
     assert visited == []
 
 
-def test_a_shard_whose_offset_could_not_be_saved_is_visited_until_it_is(
+def test_a_shard_with_an_unsaved_offset_is_visited_until_it_is_saved(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Backoff, "has_to_wait", lambda *_: False)

@@ -65,7 +65,7 @@ def test_a_column_has_at_most_so_many_versions(
     assert register(datastore.state, "BASE", V1, Settings()) == first
 
 
-def test_an_id_of_an_envelope_is_nobody_elses(
+def test_the_id_of_an_envelope_belongs_to_no_other_schema(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "schema_id_of", lambda _schema: 77)

@@ -108,7 +108,7 @@ def read_by_id(registry: SchemaRegistry, value: bytes) -> dict[str, Any]:
     return read
 
 
-def test_every_layout_is_read_by_its_own_id_as_the_cell_that_it_is(datastore: Datastore) -> None:
+def test_every_layout_is_decoded_by_its_own_schema_id_to_its_cell(datastore: Datastore) -> None:
     gateway, other = Gateway(datastore, *DECLARED), Gateway(datastore)
     ids: set[bytes] = set()
     for topic in DECLARED:
@@ -236,7 +236,7 @@ def test_a_new_version_has_an_id_in_every_layout(datastore: Datastore) -> None:
         assert [each.version for each in gateway.registry.versions(f"{topic.name}-value")] == [1, 2]
 
 
-def test_an_id_is_given_once_and_passes_those_that_mean_something_else(
+def test_a_schema_id_is_given_once_and_skips_ids_of_other_schemas(
     datastore: Datastore,
 ) -> None:
     [version] = stored_columns(datastore.state)["BASE"].versions

@@ -18,7 +18,7 @@ CELLS = [
 CONTENT = encode_piece(HEAD, [Transaction([each]) for each in CELLS], None)
 
 
-def test_a_piece_says_where_the_cells_of_each_shard_end() -> None:
+def test_a_piece_records_where_the_cells_of_each_shard_end() -> None:
     piece = decode_piece(CONTENT, "piece 1")
     assert piece.head.ends == {3: 9}
     assert [each.cells for each in piece.transactions(None, "piece 1")] == [[CELLS[0]], [CELLS[1]]]

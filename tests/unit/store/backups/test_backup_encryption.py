@@ -426,7 +426,7 @@ def test_a_store_put_back_from_an_older_copy_takes_no_increment(
             backed_up(store, folder, key, onto=full)
 
 
-def test_a_folder_is_encrypted_or_not(
+def test_a_folder_of_backups_is_encrypted_as_a_whole_or_not_at_all(
     source: Datastore, folder: BackupFolder, tmp_path: Path, key: Key
 ) -> None:
     first = backed_up(source, folder, key)
@@ -459,7 +459,7 @@ def test_prune_and_names_need_no_identity(
         folder.get(old.name)
 
 
-def test_recipients_come_from_arguments_and_files(tmp_path: Path, key: Key, other: Key) -> None:
+def test_recipients_are_read_from_arguments_and_files(tmp_path: Path, key: Key, other: Key) -> None:
     listed = tmp_path / "recipients"
     listed.write_text(f"# the office\n\n  {other.recipient}\n{key.recipient}\n")
     found = recipients_of([key.recipient], [listed])

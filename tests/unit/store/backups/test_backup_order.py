@@ -128,7 +128,7 @@ def test_a_clock_that_went_back_changes_no_order(
     assert folder.later(second) == []
 
 
-def test_backups_of_an_earlier_version_come_first_and_can_be_built_upon(
+def test_backups_of_an_earlier_version_are_first_in_order_and_can_be_built_upon(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     old = of_format_1(backed_up(source, folder))
@@ -249,7 +249,7 @@ def test_no_backup_is_pruned_while_the_newer_one_is_rotten_inside(
     assert going(decide(folder, 30, NOW_US)) == {old.name: "expired"}
 
 
-def test_an_old_backup_of_an_earlier_version_goes_by_its_manifest_alone(
+def test_an_old_backup_of_an_earlier_version_is_pruned_by_its_manifest(
     source: Datastore, folder: BackupFolder
 ) -> None:
     whole, broken = (of_format_1(aged(backed_up(source, folder), 40)) for _ in range(2))

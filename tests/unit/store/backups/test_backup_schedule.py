@@ -222,7 +222,7 @@ def test_a_stop_amid_a_backup_ends_it_and_leaves_nothing(
     assert [each.name for each in folder.path.glob("2*")] == []
 
 
-def test_where_all_that_proves_the_store_was_trimmed_a_full_backup_is_taken(
+def test_a_full_backup_is_taken_where_every_proof_of_the_history_was_trimmed(
     store: Datastore, folder: BackupFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     def trim() -> None:

@@ -11,7 +11,7 @@ from cellfeed.store.engines.contract.values import ErasedStep
 ROW = UUID(int=5)
 
 
-def test_every_step_that_takes_a_body_changes_the_count_and_one_that_takes_none_does_not(
+def test_only_a_step_that_removes_a_body_changes_the_count(
     datastore: Datastore,
 ) -> None:
     datastore.put_cells([(ROW, "BASE", number, {"n": number}) for number in range(5)])

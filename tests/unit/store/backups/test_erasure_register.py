@@ -96,7 +96,7 @@ def flip(path: Path) -> None:
 # --- how erased rows came back --------------------------------------------------------------------
 
 
-def test_not_after_a_trim_and_a_full_backup(
+def test_an_erased_row_does_not_return_after_a_trim_and_a_full_backup(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     old = backed_up(source, folder)
@@ -112,7 +112,7 @@ def test_not_after_a_trim_and_a_full_backup(
         )
 
 
-def test_not_when_the_backup_that_knew_of_it_is_gone(
+def test_an_erased_row_does_not_return_when_the_only_backup_that_knew_of_it_is_gone(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     old = backed_up(source, folder)
@@ -123,7 +123,7 @@ def test_not_when_the_backup_that_knew_of_it_is_gone(
         assert bodies(store) == 0
 
 
-def test_not_with_a_damaged_later_manifest(
+def test_an_erased_row_does_not_return_with_a_damaged_later_manifest(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     old = backed_up(source, folder)
@@ -133,7 +133,7 @@ def test_not_with_a_damaged_later_manifest(
         restored_into(tmp_path / "new", folder, old)
 
 
-def test_not_with_a_clock_that_went_back(
+def test_an_erased_row_does_not_return_with_a_clock_that_went_back(
     source: Datastore, folder: BackupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = backed_up(source, folder)
@@ -145,7 +145,7 @@ def test_not_with_a_clock_that_went_back(
         assert bodies(store) == 0
 
 
-def test_not_when_a_backup_ends_before_the_erasure_in_the_log(
+def test_an_erased_row_does_not_return_when_a_backup_ends_before_the_erasure_in_the_log(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     """As of one whose minion was behind: its manifest names no erasure."""
@@ -161,7 +161,7 @@ def test_not_when_a_backup_ends_before_the_erasure_in_the_log(
         assert bodies(store) == 0
 
 
-def test_not_when_it_was_asked_for_and_not_done(
+def test_an_erased_row_does_not_return_when_its_erasure_was_requested_and_not_done(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     old = backed_up(source, folder)
@@ -176,7 +176,7 @@ def test_not_when_it_was_asked_for_and_not_done(
     "point",
     sorted(name for name in FAILPOINTS if name.startswith(("datastore.erase.", "sqlite.erase."))),
 )
-def test_not_when_the_erasure_was_killed_anywhere(
+def test_an_erased_row_does_not_return_when_the_erasure_was_killed_at_any_step(
     point: str, source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     old = backed_up(source, folder)
@@ -188,7 +188,7 @@ def test_not_when_the_erasure_was_killed_anywhere(
         assert bodies(store) == 0
 
 
-def test_not_by_a_restore_of_a_restored_store(
+def test_an_erased_row_does_not_return_by_a_restore_of_a_restored_store(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     old = backed_up(source, folder)
@@ -280,7 +280,7 @@ def test_the_register_outlives_every_backup_and_has_each_erasure_once(
     assert Register(folder.path).entries() == [entry]
 
 
-def test_erasures_from_before_there_was_a_register_come_from_logs_and_manifests(
+def test_erasures_from_before_the_register_are_read_from_logs_and_manifests(
     source: Datastore, folder: BackupFolder
 ) -> None:
     source.erase_row(ROW)

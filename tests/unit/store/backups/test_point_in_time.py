@@ -142,7 +142,7 @@ _STEPS = ["put", "put", "put", "again", "backup", "backup", "trim", "trim", "era
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_log_is_the_prefix_that_was_there(
+def test_every_restored_log_is_a_prefix_of_the_original(
     store: Datastore,
     folder: BackupFolder,
     tmp_path: Path,
@@ -342,7 +342,7 @@ def test_a_point_between_two_full_backups_needs_both_to_be_of_one_log(
         chosen_at(folder, point.at_us)
 
 
-def test_a_trim_after_the_point_is_undone_and_one_before_it_is_not(
+def test_only_a_trim_after_the_point_is_undone(
     store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     store.put_new_cells(rides(0, 100))
@@ -387,7 +387,7 @@ def test_a_trim_before_the_point_lets_its_cells_be_put_again(
         assert found[0] == point.logs[0][1:]
 
 
-def test_a_log_whose_cells_no_backup_has_ends_with_the_backup_before_and_says_so(
+def test_a_log_without_cells_in_later_backups_ends_with_the_earlier_backup_and_is_named(
     store: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     store.put_new_cells(rides(0, 100))
@@ -430,7 +430,7 @@ def test_an_erasure_counts_whenever_it_was(
         assert not failed.acknowledged
 
 
-def test_where_nothing_proves_that_two_backups_are_of_one_store_nothing_is_restored(
+def test_backups_without_proof_of_one_common_store_are_not_restored_together(
     store: Datastore, folder: BackupFolder
 ) -> None:
     store.put_new_cells(rides(0, 40))

@@ -65,7 +65,7 @@ def test_epochs_after_a_restore_are_above_any_that_a_lost_store_may_have_reached
     assert len(set(drawn)) > 990
 
 
-def test_a_restore_that_has_no_epoch_left_says_so_with_the_epoch() -> None:
+def test_a_restore_without_an_epoch_left_is_refused_with_the_epoch() -> None:
     last = EPOCH_MAX + 1 - EPOCHS_LEFT_OUT - EPOCHS_DRAWN
     assert epoch_of_next_history(last) <= EPOCH_MAX
     with pytest.raises(ProtectData, match=f"leader epoch {last + 1} was seen"):

@@ -26,7 +26,7 @@ class Uploads:
         return {"UploadId": "1", "ETag": "e"}
 
 
-def test_after_so_many_parts_the_next_ones_are_twice_as_large(
+def test_the_size_of_parts_doubles_after_a_fixed_number_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(s3_files, "PART_BYTES", 10)

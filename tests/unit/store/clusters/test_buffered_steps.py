@@ -117,7 +117,9 @@ STORED = [PutResult(Outcome.STORED, shard, 7) for shard in range(3)]
 
 
 @pytest.mark.parametrize(("copies", "on"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
-def test_so_many_other_clusters_get_a_copy_and_the_own_one_none(copies: int, on: int) -> None:
+def test_the_configured_number_of_other_clusters_gets_a_copy_and_the_own_one_does_not(
+    copies: int, on: int
+) -> None:
     clusters = Clusters(copies, STORED)
     assert clusters.put() == STORED
     having = clusters.having("add")
@@ -127,14 +129,14 @@ def test_so_many_other_clusters_get_a_copy_and_the_own_one_none(copies: int, on:
     assert clusters.having("accept") == clusters.having("remove_copies") == []
 
 
-def test_where_one_cannot_take_a_copy_the_next_one_is_asked() -> None:
+def test_when_one_cluster_cannot_take_a_copy_the_next_one_is_asked() -> None:
     away = {name: Table(add=AWAY) for name in ("a", "b")}
     clusters = Clusters(1, AWAY, **away)
     assert [result.outcome for result in clusters.put()] == [Outcome.BUFFERED] * 3
     assert clusters.having("accept") == ["c"]
 
 
-def test_without_any_copy_the_own_answer_stands() -> None:
+def test_without_any_copy_the_clusters_own_answer_stands() -> None:
     away = {name: Table(add=AWAY) for name in "abc"}
     results = [*STORED[:2], PutResult(Outcome.FAILED, 2, error=AWAY)]
     assert Clusters(2, results, **away).put() == results

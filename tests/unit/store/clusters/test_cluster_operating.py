@@ -200,7 +200,7 @@ def test_the_lag_is_as_old_as_the_oldest_cell_of_the_shards_that_are_most_behind
     assert (status.lag_cells, status.lag_cells_max, status.lag_s) == (None, None, None)
 
 
-def test_the_role_under_the_lock_is_the_one_that_a_promotion_before_it_made(
+def test_the_role_under_the_lock_is_that_of_the_last_promotion(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It came between the look for the nodes to lock and the lock."""

@@ -41,7 +41,7 @@ def test_promotions_that_are_not_remembered_any_more_limit_a_node_to_nothing() -
     assert [role.promotion_after(epoch) for epoch in (0, 1, 2, 3)] == ["", "", "", "0-1-3"]
 
 
-def test_of_two_roles_the_higher_epoch_is_believed_and_within_one_that_with_more_minions() -> None:
+def test_of_two_roles_the_higher_epoch_wins_and_within_one_the_role_with_more_minions() -> None:
     later = FIRST.promoted("b", ["c"], "0-1-10", 1)
     grown = later.with_minion("a", semi_sync=False)
     assert newest([FIRST, None, grown, later]) == newest([later, grown, FIRST]) == grown

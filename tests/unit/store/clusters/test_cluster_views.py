@@ -31,7 +31,7 @@ def test_a_cluster_without_minions_shows_its_masters_commits(nodes: dict[str, No
     assert alone.replicated() == {0: 10}
 
 
-def test_the_watermark_never_falls_when_the_minion_that_was_ahead_has_gone(
+def test_the_watermark_never_falls_when_the_most_advanced_minion_is_gone(
     cluster: Cluster, nodes: dict[str, Node]
 ) -> None:
     assert cluster.heads()[0].watermark == 9
@@ -219,7 +219,7 @@ def test_a_node_of_another_history_takes_no_part_in_any_epoch(
     assert cluster.heads()[0].watermark == 7
 
 
-def test_a_process_that_meets_two_histories_of_as_many_nodes_serves_neither(
+def test_a_process_that_meets_equally_many_nodes_of_two_histories_serves_neither(
     nodes: dict[str, Node],
 ) -> None:
     del nodes["c"]

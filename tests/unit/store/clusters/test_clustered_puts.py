@@ -80,7 +80,7 @@ def test_results_stand_in_the_order_of_the_cells(placed: Placed) -> None:
     ]
 
 
-def test_a_cluster_that_is_away_fails_its_own_cells_alone(placed: Placed) -> None:
+def test_a_cluster_that_is_away_fails_only_its_own_cells(placed: Placed) -> None:
     placed.clusters[1].raises = {1: StorageUnavailable("away")}
     outcomes = [each.outcome for each in put(placed, [cell_of(0, 1), cell_of(1, 2)])]
     assert outcomes == [Outcome.STORED, Outcome.FAILED]
@@ -97,7 +97,7 @@ def test_a_shard_that_moves_delays_no_other_of_its_cluster(placed: Placed, movin
     assert len(placed.clusters[0].written) == 1, "no cell is put twice"
 
 
-def test_where_none_was_written_one_error_is_raised(placed: Placed) -> None:
+def test_one_error_is_raised_when_no_cell_was_written(placed: Placed) -> None:
     placed.clusters[0].raises = dict.fromkeys((0, 2), ShardMoving("on its way"))
     with pytest.raises(ShardMoving):
         put(placed, [cell_of(0, 1), cell_of(2, 2)])

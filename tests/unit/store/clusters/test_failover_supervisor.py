@@ -113,7 +113,7 @@ def test_a_master_is_replaced_once_it_was_gone_long_enough(
     assert looks(supervisor, watched, 0.02) == [1]
 
 
-def test_a_master_that_was_back_in_between_was_not_gone(
+def test_an_absence_with_a_return_in_between_begins_again(
     supervisor: FailoverSupervisor, watched: Watched
 ) -> None:
     watched.lose("a")

@@ -30,7 +30,9 @@ def test_a_single_read_is_made_by_its_caller(fan_out: FanOut) -> None:
     assert fan_out.each({}, thread_name) == []
 
 
-def test_all_are_under_way_at_the_same_time_and_the_answers_come_in_order(fan_out: FanOut) -> None:
+def test_reads_of_all_clusters_run_at_the_same_time_and_answers_keep_the_order(
+    fan_out: FanOut,
+) -> None:
     everybody = threading.Barrier(3)
 
     def read(key: str, value: int) -> str:
@@ -81,12 +83,12 @@ def test_where_no_thread_is_free_the_caller_makes_the_reads(fan_out: FanOut) -> 
     fan_out.each({"a": 1, "b": 2, "c": 3}, lambda _key, _value: everybody.wait(TIMEOUT_S))
 
 
-def test_when_it_is_closed_callers_make_all_reads(fan_out: FanOut) -> None:
+def test_callers_make_all_reads_after_the_fan_out_is_closed(fan_out: FanOut) -> None:
     fan_out.close()
     assert set(fan_out.each({"a": 1, "b": 2}, thread_name)) == {threading.current_thread().name}
 
 
-def test_threads_are_free_again_after_each_read_that_failed_or_not(fan_out: FanOut) -> None:
+def test_threads_are_free_again_after_reads_that_failed_or_not(fan_out: FanOut) -> None:
     def read(_key: str, value: int) -> str:
         if value < 0:
             raise StorageUnavailable("away")

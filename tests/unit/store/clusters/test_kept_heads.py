@@ -90,7 +90,7 @@ def without_numbers(heads: dict[int, Head]) -> dict[int, Head]:
 
 
 @given(STEPS)
-def test_kept_heads_are_those_of_a_cluster_that_keeps_none(
+def test_kept_heads_equal_those_of_a_cluster_that_keeps_none(
     steps: list[tuple[str, tuple[str, Any]]],
 ) -> None:
     (keeping, its_nodes), (forgetting, others) = made(), made()

@@ -33,7 +33,7 @@ def test_a_note_cleaned_half_way_misleads_no_reader() -> None:
     assert fence[0] == "c"
 
 
-def test_without_a_note_it_is_one_from_whose_target_the_shard_has_not_gone_on() -> None:
+def test_without_a_note_the_source_is_the_node_whose_targets_log_did_not_advance() -> None:
     fence = fence_of({"a": told(leaves_to="b"), "b": told(leaves_to="c"), "c": told()}, 7)
     assert fence is not None
     assert fence[0] == "b"

@@ -160,7 +160,7 @@ def test_a_mover_is_cut_off_when_all_its_connections_are_silent(
     assert sorted(moves.cut_off) == cut_off
 
 
-def test_the_source_has_the_new_map_first_and_none_has_it_before_the_switch_is_safe(
+def test_the_source_gets_the_new_map_first_and_no_node_before_the_switch_is_safe(
     moves: Moves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []

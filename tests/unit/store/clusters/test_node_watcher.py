@@ -88,7 +88,7 @@ def test_a_defect_in_a_listener_for_roles_ends_no_watching(
     assert "KeyError" in caplog.text
 
 
-def test_in_a_forked_child_nobody_waits_for_the_parents_watcher(node: StorageNode) -> None:
+def test_in_a_forked_child_no_read_waits_for_the_parents_watcher(node: StorageNode) -> None:
     node.wait(node.ask())
     pid = os.fork()
     if pid == 0:
@@ -154,7 +154,7 @@ def gated() -> Iterator[tuple[StorageNode, Gated]]:
     opened.close()
 
 
-def test_a_look_under_way_is_not_the_one_that_was_asked_for(
+def test_a_look_under_way_does_not_answer_a_later_request_for_a_look(
     gated: tuple[StorageNode, Gated],
 ) -> None:
     """It may have read before the moment that the caller asks about."""

@@ -101,7 +101,7 @@ def test_shards_are_printed_as_ranges() -> None:
     assert ranges_text([7, 0, 1, 2]) == "0-2,7"
 
 
-def test_every_map_has_a_higher_version_than_those_that_it_was_made_of() -> None:
+def test_every_map_has_a_higher_version_than_its_origins() -> None:
     one, two = FIRST.moved(0, "c2", 1), FIRST.moved(1, "c3", 1).moved(2, "c3", 2)
     assert (FIRST.version, one.version, two.version) == (1, 2, 3)
     assert merged([one, two]).version == merged([two, one]).version == 3
@@ -129,7 +129,7 @@ def test_a_cluster_that_knows_of_a_later_move_keeps_it() -> None:
     assert known.by_shard()[:3] == ["c3", "c2", FIRST.by_shard()[2]]
 
 
-def test_of_two_that_write_the_map_at_once_none_is_lost() -> None:
+def test_of_two_concurrent_changes_of_the_map_none_is_lost() -> None:
     state = StateInMemory()
     write_map({"c1": state}, FIRST)
     state.between = lambda: write_map({"c1": state}, FIRST.moved(0, "c3", 5))

@@ -202,7 +202,7 @@ def test_a_worker_that_is_away_for_an_hour_is_tried_for_an_hour() -> None:
     )
 
 
-def test_each_step_says_why_there_is_no_answer_yet() -> None:
+def test_each_attempt_records_why_it_has_no_answer() -> None:
     made = attempts(ScriptedWorker("a", REFUSED, error(Overloaded)), timeout_s=20.0)
     steps = made.call("GET", "/", b"", "json", deadline=made.deadline(), writes=False)
     first = next(steps)

@@ -212,7 +212,7 @@ def test_a_read_that_is_answered_with_something_else_is_an_error(
         (lambda c, how: c.get_rows([ROW], **how), {"rows": [{"cells": {"BASE": cell()}}]}),
     ],
 )
-def test_a_read_from_a_minion_says_so_and_any_other_one_says_nothing(
+def test_a_read_request_names_a_minion_only_when_the_caller_does(
     read: Callable[[Client, dict[str, str]], object], answer: object
 ) -> None:
     with (
@@ -228,7 +228,7 @@ def test_a_read_from_a_minion_says_so_and_any_other_one_says_nothing(
     assert all(str(ROW).encode() in request for request in asked)
 
 
-def test_pieces_of_logs_may_come_in_any_order_and_each_is_of_its_shard() -> None:
+def test_pieces_of_logs_may_arrive_in_any_order_and_each_goes_to_its_shard() -> None:
     answer = {"shards": [piece(2), piece(1)]}
     with answering(by_route(answer)) as (url, _), Client(url, "trips", timeout_s=10) as client:
         found = client.get_cells_for_shards({1: 4, 2: 4}, 10)

@@ -97,7 +97,7 @@ def test_the_columns_of_a_row_are_read_on_behind_the_last_one(calls: DatastoreCa
     assert asked == ["", "A"]
 
 
-def test_a_wait_believes_the_answer_about_its_own_outlet_alone(calls: DatastoreCalls) -> None:
+def test_a_wait_believes_only_the_answer_about_its_own_outlet(calls: DatastoreCalls) -> None:
     def answer(_target: str, _content: object) -> object:
         return {"outlet": "trigger 'other'", "passed": True}
 

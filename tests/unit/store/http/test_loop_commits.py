@@ -166,7 +166,7 @@ def test_an_answer_that_is_there_at_the_deadline_counts(monkeypatch: pytest.Monk
     assert asyncio.run(put()) == [STORED]
 
 
-def test_a_caller_that_has_gone_is_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_caller_that_has_gone_is_not_logged_as_a_defect(caplog: pytest.LogCaptureFixture) -> None:
     datastore = HeldDatastore()
 
     async def put_two() -> list[PutResult]:

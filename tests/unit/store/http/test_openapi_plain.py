@@ -44,7 +44,7 @@ def test_every_call_has_a_short_name_of_its_own(document: Any) -> None:
     assert all(name.isalpha() and name[0].islower() and len(name) < 20 for name in names)
 
 
-def test_integers_say_that_they_have_64_bits(document: Any) -> None:
+def test_integers_are_declared_with_64_bits(document: Any) -> None:
     integers = [part for part in parts(document) if part.get("type") == "integer"]
     assert integers
     assert all(part["format"] == "int64" for part in integers)

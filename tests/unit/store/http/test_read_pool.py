@@ -43,7 +43,7 @@ def test_each_read_gets_its_own_result_or_error(in_turns: bool) -> None:
     in_loop(test, FILE_READ_THREADS, in_turns=in_turns)
 
 
-def test_reads_that_came_together_are_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_that_arrived_together_are_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_pool, "TURN_S", DEADLINE_S)
 
     async def test(pool: ReadPool) -> None:

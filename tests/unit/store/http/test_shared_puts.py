@@ -173,7 +173,7 @@ def test_a_refused_shared_request_is_repeated_cell_by_cell(
         assert [put.result().added_id for n, put in enumerate(puts) if n != 3] == [0, 1, 2, 4, 5, 6]
 
 
-def test_a_retriable_refusal_of_one_cell_is_asked_again_alone(
+def test_a_retriable_refusal_of_one_cell_is_repeated_for_that_cell(
     kind: Any, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until its own deadline, which is later than that of the shared request."""
@@ -234,7 +234,7 @@ def test_no_caller_waits_for_a_request_that_hangs(
         assert puts[0].result(10).added_id == 0
 
 
-def test_a_shared_request_that_hangs_is_ended_and_its_cells_go_alone(
+def test_a_shared_request_that_hangs_is_ended_and_its_cells_are_sent_one_by_one(
     kind: Any, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_puts, "SHARED_S", 0.2)

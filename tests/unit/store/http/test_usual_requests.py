@@ -127,7 +127,7 @@ def test_unusual_requests_are_left_to_the_reader_of_all_requests(data: bytes) ->
     assert one.request(data) is None
 
 
-def test_one_head_says_nothing_about_another_length_number_or_path() -> None:
+def test_a_remembered_head_is_not_applied_to_another_length_number_or_path() -> None:
     one = heads()
     assert one.request(USUAL) is not None
     longer = PUT.replace(b"BASE", b"LONGER")

@@ -129,7 +129,7 @@ def test_a_loopback_name_is_answered(app: WorkerApp, host: bytes) -> None:
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "192.168.1.1", "0.0.0.0", "::", "example"])
-def test_a_worker_binds_loopback_alone(host: str) -> None:
+def test_a_worker_binds_only_loopback(host: str) -> None:
     with pytest.raises(ProtectData):
         check_loopback(host)
     assert [check_loopback(each) for each in ("127.0.0.2", "::1", "localhost")]

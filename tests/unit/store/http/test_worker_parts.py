@@ -118,7 +118,7 @@ def test_a_line_that_is_too_long_costs_itself_wherever_it_stands(
     assert lines.rest() == []
 
 
-def test_a_stream_that_a_closing_worker_ends_says_so() -> None:
+def test_a_stream_that_a_closing_worker_ends_has_an_end_message() -> None:
     sent: list[Any] = []
 
     async def answered() -> None:

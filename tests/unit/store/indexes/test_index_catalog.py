@@ -62,7 +62,7 @@ def test_a_version_that_was_replaced_is_kept_for_the_grace_and_no_longer(
     assert GRACE_S > 2 * REMEMBERED_S, "nobody asks it any more by then"
 
 
-def test_a_switch_retires_older_versions_and_none_that_is_newer(catalog: Catalog) -> None:
+def test_a_switch_retires_older_versions_and_no_newer_one(catalog: Catalog) -> None:
     for field in "abcd":
         catalog.create(definition(field))
     assert catalog.switch("by_driver", 1)
@@ -72,7 +72,7 @@ def test_a_switch_retires_older_versions_and_none_that_is_newer(catalog: Catalog
     assert states(catalog)[3] == CURRENT
 
 
-def test_the_newest_version_that_is_not_ready_is_the_one_that_is_built(catalog: Catalog) -> None:
+def test_the_newest_unready_version_is_built(catalog: Catalog) -> None:
     catalog.create(definition("a"))
     catalog.create(definition("b"))
     building = catalog.get("by_driver").building

@@ -110,7 +110,7 @@ def test_no_entry_is_mended_after_an_erasure_or_a_trim_since_the_look(
     assert index.check.report.unsettled == 1
 
 
-def test_of_a_row_that_is_being_erased_a_repair_leaves_no_mark(index: Index) -> None:
+def test_a_repair_leaves_no_mark_of_a_row_that_is_being_erased(index: Index) -> None:
     index.put(1, "ann")
     index.put(2, "bob")
     index.put(3, "cid")
@@ -122,7 +122,7 @@ def test_of_a_row_that_is_being_erased_a_repair_leaves_no_mark(index: Index) -> 
     assert index.entries() == []
 
 
-def test_a_wrong_field_at_the_rows_own_place_is_mended_there(index: Index) -> None:
+def test_a_wrong_field_of_an_entry_is_mended_in_place(index: Index) -> None:
     index.put(1, "ann", 5)
     index.plant("ann", 1, fare=6)
     [stale] = index.differences()

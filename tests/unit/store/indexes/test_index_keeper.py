@@ -70,7 +70,7 @@ def test_no_entry_of_a_row_is_indexed_after_its_erasure(store: Datastore) -> Non
     ]
 
 
-def test_marks_of_places_that_a_row_left_come_no_later_than_its_erasure(store: Datastore) -> None:
+def test_marks_of_earlier_places_of_a_row_are_written_before_its_erasure(store: Datastore) -> None:
     """A mark has a value of the row."""
     put(store, 1, 1, "ann")
     at_work, indexes = keeper(store), store.engine.indexes
@@ -121,7 +121,7 @@ def test_a_row_leaves_a_mark_at_each_place_where_it_has_been(store: Datastore) -
     }
 
 
-def test_of_another_column_the_cell_with_the_highest_ref_key_counts() -> None:
+def test_of_a_second_column_the_cell_with_the_highest_ref_key_counts() -> None:
     later, earlier = cell(5, b"\x01{}", "FARE"), cell(2, b"\x01{}", "FARE")
     view = VERSION.views([later, earlier])[b"k" * 16]
     assert view.others == {1: later}

@@ -40,7 +40,7 @@ def request(version: int = 3, **changes: Any) -> IndexRequest:
     return checked_request(DEFINITION, version, **(asked | changes))
 
 
-def test_a_cursor_is_of_its_version_alone() -> None:
+def test_a_cursor_is_valid_only_for_its_version() -> None:
     cursor = cursor_text(request(), 3, PLACE)
     assert request(cursor=cursor).after == PLACE
     for version in (2, 4):
@@ -55,7 +55,7 @@ def test_a_cursor_goes_with_its_shard_values_in_any_order_and_with_no_others() -
         request(shard_value=["ann"], cursor=cursor)
 
 
-def test_of_two_ids_of_a_shard_the_later_one_is_waited_for() -> None:
+def test_a_wait_for_two_ids_of_a_shard_awaits_the_later_one() -> None:
     for pairs in ([(1, 9), (1, 4), (0, 2)], [(1, 4), (0, 2), (1, 9)]):
         assert check_wait_for(pairs, 2) == {0: 2, 1: 9}
 

@@ -52,7 +52,7 @@ def long_log() -> Log:
     return made
 
 
-def test_after_a_restart_full_blocks_come_from_files_and_the_store_is_asked_for_one_cell(
+def test_full_blocks_are_read_from_files_after_a_restart_and_the_store_gives_one_cell(
     long_log: Log, open_files: Callable[..., BlockFiles]
 ) -> None:
     files = open_files(log=long_log)

@@ -25,7 +25,7 @@ RARE = make_topic("trips.RARE", View("RARE"), JsonFormat())
     "offset",
     [0, 1, BLOCK_CELLS - 1, BLOCK_CELLS, BLOCK_CELLS + 1, 2 * BLOCK_CELLS, 2 * BLOCK_CELLS + 99],
 )
-def test_from_any_offset_every_record_up_to_the_watermark_comes_once_and_in_order(
+def test_from_any_offset_every_record_up_to_the_watermark_is_read_once_and_in_order(
     store: Datastore, offset: int
 ) -> None:
     end = 2 * BLOCK_CELLS + 100
@@ -53,7 +53,7 @@ def test_cells_at_or_above_the_watermark_are_not_given_although_they_are_stored(
         assert [record.offset for record in records(batches)] == list(range(watermark))
 
 
-def test_a_topic_of_one_column_has_its_own_cells_at_their_own_offsets_and_holes_for_the_rest(
+def test_a_topic_of_one_column_has_its_cells_at_their_own_offsets_and_gaps_between(
     store: Datastore,
 ) -> None:
     end = BLOCK_CELLS + 30
@@ -96,7 +96,9 @@ def test_at_least_one_batch_is_given_and_beyond_it_never_more_than_the_asked_byt
     assert [len(batches) for batches in (one, two, not_two)] == [1, 2, 1]
 
 
-def test_large_bodies_end_a_batch_early_and_the_largest_goes_alone(store: Datastore) -> None:
+def test_large_bodies_end_a_batch_early_and_the_largest_is_alone_in_its_batch(
+    store: Datastore,
+) -> None:
     fill(store, 5, body="x" * 300_000)
     batches = run(
         lambda executor: Blocks(store.engine, executor).read(ALL, 0, 0, 5, EPOCH, ENDLESS)

@@ -50,7 +50,7 @@ def test_a_kept_block_from_below_a_trimmed_start_is_dropped_and_the_others_stay(
     run(read)
 
 
-def test_a_block_that_is_being_read_while_its_log_is_trimmed_says_so_and_is_not_kept(
+def test_a_block_read_while_its_log_is_trimmed_raises_trimmed_and_is_not_kept(
     store: Datastore,
 ) -> None:
     fill(store, BLOCK_CELLS + 10)

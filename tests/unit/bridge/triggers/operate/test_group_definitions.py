@@ -252,7 +252,7 @@ def test_a_name_under_which_consumers_have_saved_offsets_is_no_triggers(
     check_groups([bills()], datastore, coordinator)
 
 
-def test_gateways_know_whose_a_group_is(datastore: Datastore) -> None:
+def test_gateways_know_the_owner_of_a_group(datastore: Datastore) -> None:
     check_definition(datastore.state, "a/b c", Definition(["BASE"], "app:bill"))
     assert defined_groups(datastore.state) == {"a/b c"}
     assert [

@@ -152,7 +152,7 @@ def test_an_operator_who_resets_joins_as_a_member_that_gets_no_shards(
     group.drain()
 
 
-def test_a_poke_names_the_group_that_was_asked_and_a_commit_names_none(
+def test_a_poke_names_the_requested_group_and_a_commit_names_no_group(
     datastore: Datastore,
 ) -> None:
     listener = Listener(datastore.state, "test")

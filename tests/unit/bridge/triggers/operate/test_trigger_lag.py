@@ -138,7 +138,7 @@ def test_a_look_with_a_bound_reads_the_cells_that_have_waited_for_longest_first(
     assert known == [{2}, {0, 2}, {0, 2, 3}, {0, 1, 2, 3}]
 
 
-def test_a_shard_that_no_worker_has_says_so_and_since_when(
+def test_the_reason_of_a_shard_without_a_worker_has_its_beginning(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     put(datastore, range(10))
@@ -220,7 +220,7 @@ def test_a_cell_that_does_not_end_or_fails_is_the_reason_of_its_shard(
         go_on.set()
 
 
-def test_a_trigger_that_stopped_or_was_paused_says_so_for_every_shard(
+def test_a_stopped_or_paused_trigger_is_the_reason_of_every_shard(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     ParkedCells(datastore.state).stop(GROUP, "100 cells are parked")
@@ -255,7 +255,7 @@ def test_offsets_kept_while_zookeeper_is_away_count_as_soon_as_it_is_back(
         assert read(datastore, mine).cells == 0
 
 
-def test_while_zookeeper_is_away_a_trigger_is_as_far_as_its_workers_say(
+def test_while_zookeeper_is_away_a_triggers_progress_is_read_from_its_workers(
     datastore: Datastore, tree: ZooKeeperTree
 ) -> None:
     recorder = Recorder()
@@ -290,7 +290,7 @@ def test_while_zookeeper_is_away_a_trigger_is_as_far_as_its_workers_say(
         tree.come_back()
 
 
-def test_a_live_worker_that_says_nothing_is_a_reason(
+def test_a_live_worker_without_reports_is_a_reason(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator = StoreCoordinator(datastore.state)
@@ -405,7 +405,7 @@ def test_records_with_a_reason_for_each_of_thousands_of_shards_fit_and_are_read_
     assert not worker_records(group_entries(datastore))
 
 
-def test_while_nobody_can_assign_shards_their_reason_says_why(
+def test_while_no_leader_can_assign_shards_their_reason_names_that(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator = StoreCoordinator(datastore.state)

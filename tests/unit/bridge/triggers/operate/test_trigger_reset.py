@@ -251,7 +251,7 @@ def test_the_workers_wait_ends_with_the_decision(
     assert after is None
 
 
-def test_a_reset_that_was_overtaken_leaves_the_wait_of_the_other_one(
+def test_a_reset_that_was_overtaken_leaves_the_other_resets_wait(
     datastore: Datastore, coordinator: Coordinator
 ) -> None:
     put(datastore, range(4))
@@ -427,9 +427,7 @@ def test_lost_offsets_are_set_as_a_whole(datastore: Datastore, tree: ZooKeeperTr
     assert Counter(recorder.cells) == Counter(all_cells(datastore))
 
 
-def test_a_location_is_said_in_one_of_five_ways(
-    datastore: Datastore, coordinator: Coordinator
-) -> None:
+def test_a_location_has_one_of_five_forms(datastore: Datastore, coordinator: Coordinator) -> None:
     put(datastore, range(30))
     middle = datastore.get_cells_for_shard(2, 0, 100).cells
     assert len(middle) > 2

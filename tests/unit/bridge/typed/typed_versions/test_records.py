@@ -115,7 +115,7 @@ def test_no_order_of_looks_shows_a_body_as_unfit_that_a_registered_version_takes
         assert b"" not in values
 
 
-def test_while_the_datastore_cannot_be_asked_nothing_is_called_unfit(datastore: Datastore) -> None:
+def test_no_body_is_reported_as_rejected_while_the_datastore_is_away(datastore: Datastore) -> None:
     register(datastore.state, "BASE", V1, PARK)
 
     class Away:

@@ -72,7 +72,7 @@ def test_a_version_that_breaks_the_rule_is_refused_by_field_rule_and_version(
     assert [number for number, _ in numbers(datastore)] == [1, 2, 3]
 
 
-def test_two_gateways_that_register_at_one_moment_come_one_behind_the_other(
+def test_two_gateways_that_register_at_one_moment_take_turns(
     datastore: Datastore,
 ) -> None:
     """The second one's commit is refused; it looks again, and is checked against the first."""

@@ -150,7 +150,9 @@ def names(folder: BackupFolder, keep_days: float) -> list[str]:
     return [each.marker.name for each in decide(folder, keep_days, NOW_US).goes]
 
 
-def test_one_at_a_time_makes_backups_in_a_folder(source: Datastore, folder: BackupFolder) -> None:
+def test_one_process_at_a_time_makes_backups_in_a_folder(
+    source: Datastore, folder: BackupFolder
+) -> None:
     with folder.locked(), pytest.raises(InvalidRequest, match="another backup is being made"):
         backed_up(source, folder)
     with pytest.raises(NotFound):

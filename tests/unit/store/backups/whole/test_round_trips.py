@@ -79,7 +79,7 @@ def test_a_restored_store_has_all_contents_and_continues(
         assert new.added_id == before[new.shard]
 
 
-def test_epochs_and_revisions_are_above_all_that_a_lost_store_may_have_given(
+def test_epochs_and_revisions_are_above_any_that_a_lost_store_may_have_given(
     source: Datastore, folder: BackupFolder, tmp_path: Path
 ) -> None:
     last = source.state.commit({"offsets/reports/trips/0": b"{}"})

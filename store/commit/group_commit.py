@@ -1,5 +1,4 @@
-"""Group commit: the puts that are waiting go into one transaction, all shards together (design
-§2.7).
+"""Group commit: the puts that are waiting go into one transaction, all shards together.
 
 One commit costs one fsync, for one put or many. While one group is being committed the next one
 gathers. It gathers for a short while longer, as long as the callers that were just answered return

@@ -89,7 +89,7 @@ def test_every_page_of_a_tool_that_lists_and_reads_is_answered(
     )
     assert (
         admin.describe_acls(wanted, request_timeout=ANSWER_TIMEOUT_S).result(ANSWER_TIMEOUT_S) == []
-    ), "librdkafka tells of no security as of no ACLs"
+    ), "librdkafka names no security as of no ACLs"
 
 
 def test_a_group_is_listed_with_its_offsets(gateway: GatewayProcess) -> None:

@@ -162,7 +162,7 @@ def test_the_gateway_answers_as_a_broker_does(gateway: GatewayProcess, broker: K
         for name in DIFFERENCES
         if name not in seen and ("broker" not in name or f"broker {release}" in name)
     ]
-    assert not gone, f"differences that are there no more: {gone}"
+    assert not gone, f"differences that are there no longer: {gone}"
     spoken = {
         key: (max(lowest, theirs.versions[key][0]), min(highest, theirs.versions[key][1]))
         for key, (lowest, highest) in ours.versions.items()

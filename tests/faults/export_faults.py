@@ -210,7 +210,7 @@ def _zookeeper(stage: Stage) -> list[str]:
     stage.zookeeper.kill()
     time.sleep(0.5 * stage.scale.away_s)
     wanted = ends(stage.store)
-    until(lambda: has_come_to(stage.export, wanted), "exporting goes on without ZooKeeper")
+    until(lambda: has_come_to(stage.export, wanted), "exporting continues without ZooKeeper")
     time.sleep(0.5 * stage.scale.away_s)
     stage.zookeeper.start()
     return ["ZooKeeper was killed, cells were exported without it, and it was started again"]
@@ -236,7 +236,7 @@ def _rollback(stage: Stage) -> list[str]:
     stage.zookeeper.start()
     restored = _saved_offsets(stage)
     wanted = ends(stage.store)
-    until(lambda: has_come_to(stage.export, wanted), "exporting goes on")
+    until(lambda: has_come_to(stage.export, wanted), "exporting continues")
     stage.coordinator.lineage(stage.export.group)
     if stage.coordinator.why_changed() is None:
         raise TimeoutError(f"ZooKeeper went back from {before} to {restored}, and nobody noticed")

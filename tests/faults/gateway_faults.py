@@ -60,7 +60,7 @@ def _kill(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
     gateway.kill()
     moved_s = system.going_again_s(killed_s, MOVED_MAX_S)
     slow = (
-        [f"{moved_s:.1f} s after {name} was killed the group did not go on elsewhere"]
+        [f"{moved_s:.1f} s after {name} was killed the group did not continue elsewhere"]
         if moved_s >= MOVED_MAX_S
         else []
     )
@@ -96,7 +96,7 @@ def _pause(system: GatewaySystem, chance: Random, scale: Scale) -> Healed:
         time.sleep(chance.uniform(0, 1))
     healed_s = time.monotonic()
     slow = (
-        [f"{moved_s:.1f} s after {name} was paused the group did not go on elsewhere"]
+        [f"{moved_s:.1f} s after {name} was paused the group did not continue elsewhere"]
         if moved_s >= MOVED_MAX_S
         else []
     )

@@ -248,7 +248,7 @@ def _promoted(
         done = promote(mixed)
     else:
         joins.try_(f"a promotion of {place}", partial(promote, mixed, to=place), ids)
-        joins.try_("a promotion of whoever has most", partial(promote, mixed), ids)
+        joins.try_("a promotion of the node that has most", partial(promote, mixed), ids)
         if chance.random() < 0.5:
             return "no promotion"
         # Cells that only the minion holds are given up with it: nothing is acknowledged meanwhile

@@ -184,7 +184,7 @@ def server_settings(
     promote(system.admin["a"])  # opens the master again, or has another one
 
     if cluster_role(system.admin["a"])[0].master != "a1":
-        raise RuntimeError("a1 is the master no more")
+        raise RuntimeError("a1 is the master no longer")
     minions = ("a2", "a3")
     for name in minions:
         system.servers[name].sql("STOP SLAVE IO_THREAD")

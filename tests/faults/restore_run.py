@@ -159,7 +159,7 @@ def _servers_joined(
         if theirs == second.role().master and is_read_only(server):
             joins.violations[JOINS].append("the other restore's master was fenced")
         joins.try_(f"a promotion of {place}", partial(promote, mixed, to=place), ids)
-        joins.try_("a promotion of whoever has most", partial(promote, mixed), ids)
+        joins.try_("a promotion of the node that has most", partial(promote, mixed), ids)
         killed = chance.random() < 0.5
         if killed:
             first.servers["a1"].kill()

@@ -96,7 +96,7 @@ def test_a_group_resumes_from_its_commits_after_many_gateway_kills(
                 "the writer went on without a gateway"
             )
             wait_until(partial(has_committed, before), "the group commits again")
-            wait_until(partial(has_resumed, resumed), "the group formed anew")
+            wait_until(partial(has_resumed, resumed), "the group formed again")
 
         writer.stop()
         ends = {shard: head.watermark for shard, head in datastore.heads().items()}
@@ -106,7 +106,7 @@ def test_a_group_resumes_from_its_commits_after_many_gateway_kills(
         )
         assert reader.wait_for(ends, STEP_S)
         positions = committed(gateway.bootstrap)
-        assert positions == ends, "what anybody is told is what was acknowledged"
+        assert positions == ends, "every reported position was acknowledged"
         gateway.kill()
         gateway.start()
         assert committed(gateway.bootstrap) == positions, "commits are durable before their answer"

@@ -94,7 +94,7 @@ def test_assigned_shards_continue_while_zookeeper_is_dead_and_no_cell_runs_twice
     )
     time.sleep(3 * LEASE_S)  # well past every lease
     put(store, range(400, 500))
-    wait_until(lambda: len(workers.runs()) == 490, "work goes on after the leases have run out")
+    wait_until(lambda: len(workers.runs()) == 490, "work continues after the leases have run out")
     wait_until(
         lambda: ParkedCells(store.state).count(GROUP) == 10, "what fails is parked meanwhile"
     )
@@ -183,7 +183,7 @@ def test_a_worker_killed_while_zookeeper_is_away_leaves_its_kept_offsets_to_its_
         "the fault did not happen: more than the start was saved"
     )
     workers.start("second")
-    wait_until(lambda: caught_up(store, coordinator), "the second goes on from there")
+    wait_until(lambda: caught_up(store, coordinator), "the second continues from there")
     assert set(workers.cells_run().values()) == {1}
     workers.assert_run_or_parked()
 
@@ -213,7 +213,7 @@ def test_a_worker_drains_without_zookeeper(
     assert worker.wait(20) == 0
     zookeeper.start()
     workers.start("b")
-    wait_until(lambda: caught_up(store, coordinator), "another goes on")
+    wait_until(lambda: caught_up(store, coordinator), "another continues")
     assert set(workers.cells_run().values()) == {1}
     workers.assert_run_or_parked()
 
@@ -228,7 +228,7 @@ def test_a_wiped_zookeeper_stops_the_trigger_until_an_operator_sets_the_location
     zookeeper.kill()
     zookeeper.wipe()
     put(store, range(100, 150))
-    wait_until(lambda: len(workers.runs()) == 150, "shards that are assigned go on")
+    wait_until(lambda: len(workers.runs()) == 150, "shards that are assigned continue")
     zookeeper.start()
     wait_until(lambda: "stands still" in workers.log("a"), "it says that its offsets were lost")
     assert "cellfeed offsets set recorder kept|earliest|latest" in workers.log("a")
@@ -248,7 +248,7 @@ def test_a_wiped_zookeeper_stops_the_trigger_until_an_operator_sets_the_location
         GROUP, {("trips", shard): CommittedOffset(location) for shard, location in kept.items()}
     )
     accept(store.state, coordinator, GROUP, "trips")
-    wait_until(lambda: caught_up(store, coordinator), "it goes on")
+    wait_until(lambda: caught_up(store, coordinator), "it continues")
     assert set(workers.cells_run().values()) == {1}
     workers.assert_run_or_parked()
 
@@ -295,7 +295,7 @@ def test_a_paused_worker_moves_no_offset_when_it_wakes_up_after_its_session(
     assert saved(coordinator) == ends
     assert len(workers.runs()) - before <= SHARDS, "more than the cells that were under way"
     put(store, range(300, 360))
-    wait_until(lambda: caught_up(store, coordinator), "both go on")
+    wait_until(lambda: caught_up(store, coordinator), "both continue")
     workers.assert_run_or_parked()
 
 
@@ -309,7 +309,7 @@ def test_a_zookeeper_that_hangs_past_every_session_costs_nothing(
     wait_until(lambda: caught_up(store, coordinator), "both have begun")
     zookeeper.pause()
     put(store, range(200))
-    wait_until(lambda: len(workers.runs()) == 220, "work goes on")
+    wait_until(lambda: len(workers.runs()) == 220, "work continues")
     time.sleep(3 * LEASE_S)
     zookeeper.resume()
     wait_until(
@@ -340,7 +340,7 @@ def test_a_cell_is_run_or_parked_when_its_worker_is_killed_at_any_step_of_parkin
     victim = workers.start("victim", failpoints=f"{failpoint}=kill@2")
     assert victim.wait(30) == -signal.SIGKILL, "the fault did not happen"
     workers.start("heir")
-    wait_until(lambda: caught_up(store, coordinator), "the heir goes on")
+    wait_until(lambda: caught_up(store, coordinator), "the heir continues")
     assert ParkedCells(store.state).count(GROUP) == 3
     workers.assert_run_or_parked()
     # A parked cell that is given up stays given up: a record that was on its way is written once.

@@ -78,7 +78,7 @@ def test_work_continues_when_the_leader_is_killed_and_when_the_majority_is(
         )
         assert len(workers.runs()) == 200
         assert workers.stays(ensemble.url) == stays, (
-            "sessions have not moved to the other servers: members joined anew"
+            "sessions have not moved to the other servers: members joined again"
         )
 
         before = saved(coordinator)
@@ -86,7 +86,7 @@ def test_work_continues_when_the_leader_is_killed_and_when_the_majority_is(
         assert second is not None
         second.kill()
         put(store, range(200, 300))
-        wait_until(lambda: len(workers.runs()) == 300, "work goes on without a majority")
+        wait_until(lambda: len(workers.runs()) == 300, "work continues without a majority")
         assert not is_back(coordinator), "the fault did not happen: there is a majority"
 
         leader.start()

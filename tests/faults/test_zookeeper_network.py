@@ -112,7 +112,7 @@ def test_a_worker_whose_messages_are_lost_is_replaced_and_rejoins(
     )
     assert saved(coordinator) == ends
     put(store, range(500, 560))
-    wait_until(lambda: caught_up(store, coordinator), "both go on")
+    wait_until(lambda: caught_up(store, coordinator), "both continue")
     offsets.look()
     workers.assert_run_or_parked()
     workers.assert_in_order()
@@ -139,7 +139,7 @@ def test_a_worker_that_receives_no_messages_continues_with_its_shards(
         "what was kept is saved, the shares are settled",
     )
     put(store, range(300, 360))
-    wait_until(lambda: caught_up(store, coordinator), "both go on")
+    wait_until(lambda: caught_up(store, coordinator), "both continue")
     offsets.look()
     workers.assert_run_or_parked()
     workers.assert_in_order()

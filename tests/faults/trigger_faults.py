@@ -281,14 +281,14 @@ def _zookeeper_empty(stage: Stage) -> list[str]:
     before = stage.calls.ended()
     time.sleep(2 * system.lease_s)
     if ran := stage.calls.ended() - before:
-        stage.violations.append(f"{ran} cells were run while nobody knew where the work goes on")
+        stage.violations.append(f"{ran} cells were run while nobody knew where the work continues")
     reason = system.ask("triggers", "lag", GROUP)["waits_because"] or ""
     if "stands still" not in reason or f"cellfeed offsets set {GROUP} kept" not in reason:
         raise FaultDidNotHappen(
-            f"the reason that is told is not why it stands still and what to do: {reason!r}"
+            f"the reason that is reported is not why it stands still and what to do: {reason!r}"
         )
     system.ask("offsets", "set", GROUP, "kept", "--reason", "ZooKeeper came back empty")
-    return [f"{told}; started empty; {reason}; told to go on"]
+    return [f"{told}; started empty; {reason}; continued on request"]
 
 
 def nothing_runs(stage: Stage) -> bool:
@@ -420,7 +420,7 @@ def _poison(stage: Stage) -> list[str]:
     said = sum("and on and on" in host.log.read_text() for host in stage.system.hosts)
     if missing or not said:
         raise FaultDidNotHappen(
-            f"no parked cell tells of {missing}; {said} logs have what was printed"
+            f"no parked cell has the error of {missing}; {said} logs have what was printed"
         )
     ended = sum(
         host.log.read_text().count("has ended with exit code") for host in stage.system.hosts

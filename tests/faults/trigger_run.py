@@ -1,8 +1,9 @@
 """One fault run on a trigger group: taxi trips are put and billed while its processes and its
 ZooKeeper fail; afterwards all is checked from outside.
 
-I14, I16, I18 (of an index that is kept meanwhile, over the same ZooKeeper), I20 and I21 as design
-§6 has them; the expected bills are worked out from the CSV file, not from the cells.
+I14, I16, I18 (of an index that is kept meanwhile, over the same ZooKeeper), I20 and I21, as
+``docs/invariants.md`` has them; the expected bills are worked out from the CSV file, not from the
+cells.
 """
 
 from __future__ import annotations

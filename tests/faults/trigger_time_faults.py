@@ -75,26 +75,26 @@ def _zookeeper_rollback(stage: Stage) -> list[str]:
     ended = stage.calls.ended()
     time.sleep(2 * system.lease_s)
     if ran := stage.calls.ended() - ended:
-        stage.violations.append(f"{ran} cells were run while nobody knew where the work goes on")
+        stage.violations.append(f"{ran} cells were run while nobody knew where the work continues")
     if (now := _offsets(system)) != restored:
         stage.violations.append(
-            f"offsets moved while nobody knew where the work goes on: {restored}, then {now}"
+            f"offsets moved while nobody knew where the work continues: {restored}, then {now}"
         )
     reason = system.ask("triggers", "lag", GROUP)["waits_because"] or ""
     if "went back in time" not in reason or f"cellfeed offsets set {GROUP} kept" not in reason:
         raise FaultDidNotHappen(
-            f"the reason that is told is not why it stands still and what to do: {reason!r}"
+            f"the reason that is reported is not why it stands still and what to do: {reason!r}"
         )
     system.ask("offsets", "set", GROUP, "kept", "--reason", "ZooKeeper was restored")
     stage.restored.append((since_ns, time.monotonic_ns()))
     if low := [shard for shard, offset in _offsets(system).items() if offset < then.get(shard, 0)]:
         stage.violations.append(
-            f"shards {low} go on before where they were when ZooKeeper was copied"
+            f"shards {low} continue before where they were when ZooKeeper was copied"
         )
     stage.heal()
     return [
         f"{member} {'paused' if paused else 'killed'}; ZooKeeper went back, offsets fell {fell};"
-        f" {reason}; told to go on"
+        f" {reason}; continued on request"
     ]
 
 

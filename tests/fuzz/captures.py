@@ -123,7 +123,7 @@ def capture() -> int:
                 found.setdefault((client, frame[:4], len(frame)), Captured(client, frame))
     lines = [f"{each.client}\t{each.frame.hex()}" for each in sorted(found.values())]
     FILE.write_text(
-        "# Requests of real clients: `python -m tests.fuzz capture` records them anew.\n"
+        "# Requests of real clients: `python -m tests.fuzz capture` records them again.\n"
         + "\n".join(lines)
         + "\n"
     )

@@ -158,7 +158,7 @@ def test_a_group_reads_every_record_while_peers_stop_half_way(
         assert open_connections(gateway) >= 200, "the halves were there all the time"
         grown = gateway.process.memory_info().rss - rss_before
         assert grown < 200 * FRAME_BYTES_MAX // 4, (
-            f"{grown >> 20} MiB were taken for frames of which a few bytes came"
+            f"{grown >> 20} MiB were taken for frames with only a few bytes sent"
         )
     wait_until(
         lambda: open_connections(gateway) == 0,

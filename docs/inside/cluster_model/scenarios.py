@@ -42,14 +42,14 @@ SCENARIOS: Final = {
         ),
         Scenario(
             "return",
-            "an old master that holds more comes back, and the new one dies",
+            "an old master that holds more returns, and the new one dies",
             frozenset({"put", "read"}),
             Budget(writes=2, crashes=3, promotions=2, rejoins=2),
             begins=("process 0 commits put 0 on node 0", *_PROMOTED),
         ),
         Scenario(
             "lineage",
-            "a new master dies before anybody follows it, is given up, and comes back after another"
+            "a new master dies before anybody follows it, is given up, and returns after another"
             " promotion",
             frozenset({"put", "read"}),
             Budget(writes=2, crashes=3, promotions=2, rejoins=2, give_ups=1, kills=1),
@@ -221,7 +221,7 @@ PLANTS: Final = {
         "growth",
     ),
     "promotion-not-promised": Plant(
-        "a majority does not remember that a promotion was begun: the old epoch goes on beside a"
+        "a majority does not remember that a promotion was begun: the old epoch continues beside a"
         " raised one",
         Rules(promotion_is_promised=False),
         "lineage",

@@ -1,5 +1,4 @@
-"""Buffered writes: a put goes first to the buffer table of other clusters, then to its own (design
-§2.8).
+"""Buffered writes: a put goes first to the buffer table of other clusters, then to its own.
 
     own cluster answers        its results; the copies are removed once its minions hold the cells.
     own master is away         the copies are accepted: ``buffered``. The cells cannot be read yet;

@@ -26,7 +26,7 @@ DIFFERENCES: Final[dict[str, str]] = {
     "api_37_create_partitions: *": _UNCHANGED,
     "api_44_incremental_alter_configs: *": _UNCHANGED,
     "api_68_consumer_group_heartbeat: *": (
-        "groups here have the classic protocol alone; a consumer with another one is told at once"
+        "only the classic protocol is served; a consumer with another one gets an error at once"
     ),
     "api_10_find_coordinator: transaction: *": _READ_ONLY,
     "api_10_find_coordinator: *: error_message": _WORDS,
@@ -46,18 +46,17 @@ DIFFERENCES: Final[dict[str, str]] = {
         "loggers of a gateway are set where it is started"
     ),
     "api_18_api_versions: as it is: api_keys": (
-        "a broker has APIs for writing and for administration, of which a gateway has none"
+        "a gateway has none of a broker's APIs for writing and administration"
     ),
     "api_18_api_versions: as it is: *features*": "they are a broker's own",
     "api_15_describe_groups: gone: groups: protocol_type": (
-        "of a group whose members are gone its offsets stay, and no more"
+        "of a group whose members are gone only its offsets stay"
     ),
     "api_16_list_groups: gone: groups: protocol_type": (
-        "of a group whose members are gone its offsets stay, and no more"
+        "of a group whose members are gone only its offsets stay"
     ),
     "api_47_offset_delete: another topic, gone: *": (
-        "of a group whose members are gone its offsets stay, and no more: without any it is not"
-        " there"
+        "of a group whose members are gone only its offsets stay: without any it is not there"
     ),
     "api_08_offset_commit: unnamed: *": (
         "a group without a name keeps no offsets: there is no place for them in ZooKeeper's tree"

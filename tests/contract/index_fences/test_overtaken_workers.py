@@ -50,7 +50,7 @@ def test_the_remaining_cells_of_a_batch_are_written_when_the_others_were_trimmed
     keeper.apply(0, cells)
     assert index.entries() == [("bob", 2, True)]
     keeper.apply(0, index.put(base(ROW, 1, "ann")))
-    assert index.entries() == [("ann", 1, True), ("bob", 2, True)], "put anew, it is there anew"
+    assert index.entries() == [("ann", 1, True), ("bob", 2, True)], "put again, it is there again"
     assert late.refused == 1, "the fence is known once it has been read again"
 
 

@@ -127,7 +127,7 @@ def test_an_unwritable_backup_folder_stops_no_put_and_is_reported_until_it_is_wr
     backups.write_text("a file")  # as a disk that is not mounted
     with ended(run_dir):
         up(run_dir, config)
-        wait_until(lambda: status(run_dir)["error"] is not None, "the failure is told")
+        wait_until(lambda: status(run_dir)["error"] is not None, "the failure is reported")
         assert age_s(run_dir) == float("inf")
         put(run_dir, 1)
         shown = cellfeed("status", "--run-dir", str(run_dir)).stdout

@@ -117,7 +117,7 @@ def test_an_old_master_with_nobodys_cells_beyond_is_made_a_copy_by_the_superviso
                 30,
             )
         role, _ = cluster_role(asynchronous.admin)
-        assert set(role.minions) == {"a", "c"}, "a minion that no promotion goes on without"
+        assert set(role.minions) == {"a", "c"}, "a minion that no promotion continues without"
 
 
 def test_an_unfenced_old_master_is_fenced_before_the_search_and_keeps_its_later_writes(
@@ -132,7 +132,7 @@ def test_an_unfenced_old_master_is_fenced_before_the_search_and_keeps_its_later_
         promote(asynchronous.admin, "b")
         asynchronous.servers["a"].start()
         assert not is_read_only(asynchronous.admin.server("a")), (
-            "it takes writes of whoever has not heard of the promotion"
+            "it takes writes of callers that have not heard of the promotion"
         )
         with pytest.raises(ProtectData, match="b is the master"):
             come_back(asynchronous.admin, "b")
@@ -349,7 +349,7 @@ def test_a_node_that_follows_without_being_written_down_as_minion_is_written_dow
     with supervised(cluster):
         eventually(
             lambda: set(cluster_role(cluster.admin)[0].minions) == {"a", "c"},
-            "no promotion goes on without it",
+            "no promotion continues without it",
         )
         put_until_stored(engine, cells(range(10, 20)))
         eventually(lambda: checksums(cluster, "a") == checksums(cluster, "b"), "the same on both")

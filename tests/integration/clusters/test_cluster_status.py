@@ -128,7 +128,7 @@ def test_metrics_show_a_dead_node_and_leave_an_unknown_lag_out(
         cluster.servers["a"].kill()
         wait_until(
             lambda: metrics(url)['cellfeed_cluster_node_up{cluster="c1",node="a"}'] == 0,
-            "the dead master is told",
+            "the dead master is reported",
         )
         assert 'cellfeed_cluster_watermark_lag_cells{cluster="c1"}' not in metrics(url), (
             "nobody knows what it had committed"

@@ -136,7 +136,7 @@ def test_a_log_never_shows_an_old_masters_tail_and_continues_with_the_new_master
             assert log(engine) == before, "only what a minion had"
         wait_until(
             lambda: {head.next_added_id for head in engine.heads().values()} == {ADDED_ID_MAX},
-            "whoever cannot know the next ids tells none",
+            "a node that cannot know the next ids reports none",
         )
         fresh = system.engine()
         assert log(fresh) == {shard: [] for shard in range(SHARDS)}, (

@@ -177,7 +177,8 @@ def test_kill_9_of_the_master_right_after_the_first_use_and_a_promotion_keep_dic
         )
         assert bodies(engine) == of(rides(0, 60))
         wait_until(
-            lambda: all(result.acknowledged for result in engine.put(rides(60, 60))), "puts go on"
+            lambda: all(result.acknowledged for result in engine.put(rides(60, 60))),
+            "puts work",
         )
         wait_until(lambda: len(shown(engine)) == 120, "all cells are shown")
         assert bodies(engine) == of(rides(0, 120))

@@ -123,7 +123,7 @@ def test_a_promotion_is_refused_until_a_minion_with_a_foreign_address_is_given_u
             promote(mixed)
         for told in (history_of(staging), history_of(production), "given up"):
             assert told in str(refused.value)
-        assert not is_read_only(production.admin.server("a")), "writes go on"
+        assert not is_read_only(production.admin.server("a")), "writes continue"
         assert_left_alone(staging)
         done = promote(mixed, give_up=["c"])
     assert (done.master, done.fenced, done.minions) == ("b", True, [])

@@ -49,7 +49,7 @@ def test_a_schedule_resumes_when_another_node_is_master(
         try:
             wait_until(lambda: backed_up(100), "the first backup is taken")
             cluster.servers["a"].kill()
-            wait_until(lambda: bool(reports[-1].error), "the failure is told", timeout_s=120)
+            wait_until(lambda: bool(reports[-1].error), "the failure is reported", timeout_s=120)
             found, unreadable = folder.look()
             told = len(reports)
             assert unreadable == []

@@ -168,7 +168,7 @@ def test_puts_on_a_full_disk_have_certainly_failed_and_none_is_there_afterwards(
             writer.send_signal(signal.SIGKILL)
             writer.communicate(timeout=30)
             assert "failed" in set(full.values()), "the disk was not full"
-            assert "unknown" not in full.values(), "what certainly was not written is told as such"
+            assert "unknown" not in full.values(), "a put without a commit is reported as failed"
             assert {outcomes[number] for number in (*range(50), *range(120, 150))} == {"stored"}
             with Datastore.open_embedded(disk, shards=SHARDS) as store:
                 there = {

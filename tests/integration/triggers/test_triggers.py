@@ -203,7 +203,7 @@ def test_a_paused_worker_cannot_move_the_offsets_when_it_wakes_up(
         k: v.offset for k, v in StoreCoordinator(store.state).fetch_offsets("recorder").items()
     } == {k: v.offset for k, v in offsets.items()}
     put(store, range(300, 360))
-    wait_until(lambda: behind(store, "recorder") == 0, "both go on")
+    wait_until(lambda: behind(store, "recorder") == 0, "both continue")
     assert_run_or_parked(store, tmp_path)
 
 
@@ -235,7 +235,7 @@ def test_a_worker_whose_name_another_process_takes_ends_with_the_reason(
     start("same")
     assert first.wait(20) == 1
     put(store, range(30, 60))
-    wait_until(lambda: behind(store, "recorder") == 0, "the second goes on")
+    wait_until(lambda: behind(store, "recorder") == 0, "the second continues")
     assert_run_or_parked(store, tmp_path)
 
 

@@ -358,7 +358,7 @@ def test_pause_reset_and_resume_reach_workers_of_another_process_and_are_kept(
         "paused by " in each["because"] and each["because"].endswith("because a look")
         for each in lag["shards"]
     )
-    [deed] = anywhere.ask("reset", GROUP, "--to", "earliest", "--reason", "all of it anew")
+    [deed] = anywhere.ask("reset", GROUP, "--to", "earliest", "--reason", "all of it again")
     assert set(deed["after"].values()) == {0}
     assert sum(deed["before"].values()) == 80
     assert len(anywhere.runs()) == 80, "it was paused"
@@ -371,7 +371,7 @@ def test_pause_reset_and_resume_reach_workers_of_another_process_and_are_kept(
     wait_until(anywhere.caught_up, "all is saved")
     assert [(deed["action"], deed["because"]) for deed in anywhere.ask("history", GROUP)] == [
         ("paused", "a look"),
-        ("reset", "all of it anew"),
+        ("reset", "all of it again"),
         ("resumed", "the reason for the pause is gone"),
         ("reset", "one shard"),
     ]
@@ -449,7 +449,7 @@ def test_workers_continue_after_a_reset_that_is_killed_before_its_decision(
     )
     assert killed.returncode == -signal.SIGKILL, "the fault did not happen"
     instance.put(range(40, 60))
-    wait_until(instance.caught_up, "they go on once its session is over", 60)
+    wait_until(instance.caught_up, "they continue once its session is over", 60)
     assert instance.cells_run() == Counter(instance.cells())
     assert instance.ask("history", GROUP) == []
     run.terminate()
@@ -471,7 +471,7 @@ def test_a_worker_stopped_in_its_sleep_cannot_undo_a_reset(anywhere: Instance) -
         lambda: len(anywhere.members()) == 1 and len(anywhere.owners()) == SHARDS, "it is back", 60
     )
     anywhere.put(range(400, 420))
-    wait_until(anywhere.caught_up, "it goes on")
+    wait_until(anywhere.caught_up, "it continues")
     # Cells under way in its threads when it was stopped may end; no other cell from before the
     # reset is run.
     new = [cell for cell in anywhere.cells() if cell[1] >= deed["after"][str(cell[0])]]

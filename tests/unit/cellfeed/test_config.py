@@ -228,7 +228,7 @@ def test_loopback_has_several_names(tmp_path: Path, host: str) -> None:
 
 def test_the_published_schema_follows_from_the_types() -> None:
     assert load_json_schema("config") == config_schema(), (
-        "python -m cellfeed.config.json_schema > schemas/json/config.schema.json writes it anew"
+        "python -m cellfeed.config.json_schema > schemas/json/config.schema.json writes it again"
     )
 
 

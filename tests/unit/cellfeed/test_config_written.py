@@ -19,7 +19,7 @@ def test_the_file_of_before_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_config(BEFORE, path)
     os.link(path, kept)
     write_config(AFTER, path)
-    assert load_config(kept) == BEFORE, "whoever has it open reads what he began"
+    assert load_config(kept) == BEFORE, "a reader that has it open reads the first version"
     assert load_config(path) == AFTER
     assert sorted(each.name for each in tmp_path.iterdir()) == ["config.yaml", "kept.yaml"]
 

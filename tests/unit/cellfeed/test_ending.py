@@ -42,9 +42,9 @@ class Dropped:
 
 end_at_signals()
 Dropped()
-print("goes on", flush=True)
+print("continues", flush=True)
 raise_if_asked()
-print("went on")
+print("continued")
 """
 
 
@@ -70,4 +70,4 @@ def test_a_process_that_is_being_started_is_ended_with_the_command(tmp_path: Pat
 
 @pytest.mark.integration
 def test_a_signal_whose_exception_was_swallowed_is_answered_at_the_next_question() -> None:
-    assert run(SWALLOWED) == (128 + 2, ["goes on"])
+    assert run(SWALLOWED) == (128 + 2, ["continues"])

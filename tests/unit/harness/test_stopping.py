@@ -76,4 +76,4 @@ def test_a_process_that_is_always_inside_a_commit_continues(always_inside: Write
     assert holds_a_write_lock(process.pid)
     with pytest.raises(NeverOutsideACommit, match=f"process {process.pid} was stopped"):
         stop_outside_a_commit(process)
-    wait_until(lambda: process.status() != psutil.STATUS_STOPPED, "it goes on")
+    wait_until(lambda: process.status() != psutil.STATUS_STOPPED, "it continues")

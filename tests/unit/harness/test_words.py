@@ -201,6 +201,18 @@ def test_texts_have_the_fields_words(folder: str) -> None:
     ] == []
 
 
+@pytest.mark.parametrize("place", [each for each in WITH_COMMENTS if each not in FOLDERS])
+def test_texts_of_other_folders_have_the_fields_words(place: str) -> None:
+    texts = [
+        text
+        for path in modules(place)
+        for text in _read(path).literals
+        if path != Path(__file__)  # it has examples of the other words
+    ]
+    assert texts or place == "schemas"
+    assert [f"{at}: {fault}" for at, text in texts for fault in _words_of_no_field(text)] == []
+
+
 @pytest.mark.parametrize("place", WITH_COMMENTS)
 def test_comments_are_in_plain_words(place: str) -> None:
     texts = [text for path in modules(place) for text in _comments(path)]

@@ -157,7 +157,7 @@ def test_a_paused_mover_blocks_another_and_a_mover_that_was_cut_off_can_do_nothi
         unwatch_failpoint("move.before_switch")
     assert ended
     assert serving(clusters) == ["c1"]
-    wait_until(lambda: stored(engine, 2), "puts go on")
+    wait_until(lambda: stored(engine, 2), "puts continue")
     assert engine.get([cells(1, 1)[0].triple])[0] is not None
 
 

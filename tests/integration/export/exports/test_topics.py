@@ -155,7 +155,7 @@ def test_a_topic_that_becomes_unfit_while_it_is_exported_to_stands_still_until_i
         set_policy(admin, export, "compact")
         wait_until(
             lambda: stands_still("cleanup.policy is compact"),
-            "each shard tells of the setting",
+            "the reason of each shard names the setting",
             WAIT_S,
         )
         put(store, 100, first=1_000)
@@ -166,7 +166,7 @@ def test_a_topic_that_becomes_unfit_while_it_is_exported_to_stands_still_until_i
         admin.create_partitions([NewPartitions(topic, SHARDS + 1)])[topic].result(METADATA_S)
         wait_until(
             lambda: stands_still(f"has {SHARDS + 1} partitions"),
-            "each shard tells of the partition",
+            "the reason of each shard names the partition",
             WAIT_S,
         )
     finally:

@@ -204,7 +204,9 @@ def test_the_production_topology_comes_up_whole_and_continues_when_a_master_is_k
         timeout_s=60,
     )
     wait_until(
-        lambda: billed(2 * PUT_AND_READ_CELLS), "billing goes on with the new master", timeout_s=60
+        lambda: billed(2 * PUT_AND_READ_CELLS),
+        "billing runs on the new master",
+        timeout_s=60,
     )
     promoted = master_of(status(), "c1")
     assert (promoted["master"] != "c1-a", promoted["epoch"]) == (True, 1)

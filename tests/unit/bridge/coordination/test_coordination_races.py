@@ -201,7 +201,7 @@ def test_beside_a_process_of_the_older_version_each_partition_has_one_owner(
     a, b = older.join("g", "older", TTL_S), newer.join("g", "newer", TTL_S)
     assert older.lead(a)
     older.assign(a, {0: "older", 1: "newer"})
-    assert newer.assignment("g") == {0: "older", 1: "newer"}, "the newer one does as it is told"
+    assert newer.assignment("g") == {0: "older", 1: "newer"}, "the newer one follows the assignment"
     held = older.claim(a, "t", [0])
     assert set(newer.claim(b, "t", [0, 1])) == {1}
     state.commit({leader_key("g"): None})  # the lead changes hands, both live

@@ -101,7 +101,7 @@ def test_a_cluster_that_cannot_bar_the_producers_changes_nothing(
     assert left(context) == (True, 2, 1)
     assert topic.calls == ["fence", "give_up"]
     state = context.datastore.state
-    assert state.get(Control(state, context.export.group).reset_key) is None, "exporters may go on"
+    assert state.get(Control(state, context.export.group).reset_key) is None, "no reset is left"
     assert forget(context).offsets == 2
 
 

@@ -33,8 +33,8 @@ def test_warnings_beyond_the_limit_are_counted_and_logged_in_one_line(
             caplog.messages[TOLD_MAX]
             == "7 more peers refused in the last 0.05 s, not reported one by one"
         )
-        warnings.warn("the next one is told again")
-        assert caplog.messages[-1] == "the next one is told again"
+        warnings.warn("the next one is reported again")
+        assert caplog.messages[-1] == "the next one is reported again"
 
     asyncio.run(asyncio.wait_for(run(), 30))
 

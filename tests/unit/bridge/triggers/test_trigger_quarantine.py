@@ -75,4 +75,4 @@ def test_a_call_that_never_returns_delays_no_cell_for_ever() -> None:
     with call(quarantine, suspect=True) as hangs:
         wait_until(lambda: hangs == [True], "it is under way")
         with call(quarantine, suspect=True) as suspect, call(quarantine, suspect=False) as other:
-            wait_until(lambda: suspect == other == [True], "they go on beside it")
+            wait_until(lambda: suspect == other == [True], "they continue beside it")

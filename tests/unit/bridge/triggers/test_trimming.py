@@ -290,7 +290,7 @@ def test_a_trigger_overtaken_by_a_trim_stands_still_until_an_operator_sets_the_l
                     sum(at == shard for at, _ in recorder.cells) == end
                     for shard, end in ran.items()
                 ),
-                "the other shards go on",
+                "the other shards continue",
             )
             assert not any(shard == 2 and added_id >= 10 for shard, added_id in recorder.cells)
             Reset(store, coordinator, GROUP, BY, to="2:15").run(
@@ -298,7 +298,7 @@ def test_a_trigger_overtaken_by_a_trim_stands_still_until_an_operator_sets_the_l
             )
             wait_until(
                 lambda: sum(shard == 2 for shard, _ in recorder.cells) == 10 + end - 15,
-                "it goes on where it was told to",
+                "it continues at the chosen location",
             )
     assert sorted(added_id for shard, added_id in recorder.cells if shard == 2) == [
         *range(10),

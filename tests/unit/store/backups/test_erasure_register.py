@@ -103,7 +103,7 @@ def test_an_erased_row_does_not_return_after_a_trim_and_a_full_backup(
     source.erase_row(ROW)
     trim_all(source)
     new = backed_up(source, folder)
-    assert new.manifest.erasures == [], "no log and no manifest tells of it any more"
+    assert new.manifest.erasures == [], "no log and no manifest names it any more"
     with restored_into(tmp_path / "new", folder, old) as store:
         assert bodies(store) == 0
         assert (

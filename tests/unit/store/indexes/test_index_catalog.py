@@ -59,7 +59,7 @@ def test_a_version_that_was_replaced_is_kept_for_the_grace_and_no_longer(
         False,
     ]
     assert second.is_kept(end_us)
-    assert GRACE_S > 2 * REMEMBERED_S, "nobody asks it any more by then"
+    assert GRACE_S > 2 * REMEMBERED_S, "nobody asks it any more until then"
 
 
 def test_a_switch_retires_older_versions_and_no_newer_one(catalog: Catalog) -> None:

@@ -86,7 +86,7 @@ def test_a_paused_worker_ends_the_cell_under_way_and_runs_no_other_until_it_is_r
             ran = len(recorder.cells)
             assert coordinator.members(GROUP) == ["w"]
             control.resume(Operator("another@there", "seen"))
-            wait_until(lambda: offsets(coordinator) == ends(datastore), "it goes on")
+            wait_until(lambda: offsets(coordinator) == ends(datastore), "it continues")
     finally:
         go_on.set()
     assert ran < 60
@@ -106,7 +106,7 @@ def test_a_worker_that_comes_while_the_group_is_paused_waits_too(
     with working(datastore, coordinator, recorder):
         wait_until(
             lambda: datastore.state.get(f"triggers/{GROUP}/workers/w") is not None,
-            "it tells of itself",
+            "it names itself",
         )
         assert coordinator.owners(GROUP, "trips") == {}
         control.resume(BY)

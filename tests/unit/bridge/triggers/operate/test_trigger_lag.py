@@ -194,7 +194,7 @@ def test_a_cell_that_does_not_end_or_fails_is_the_reason_of_its_shard(
             )
             wait_until(
                 lambda: read(datastore, coordinator).shards[0].because.startswith("came to "),
-                "the others go on",
+                "the others continue",
             )
             assert read(datastore, coordinator).shards[1].owner == "w"
             wait_until(
@@ -215,7 +215,7 @@ def test_a_cell_that_does_not_end_or_fails_is_the_reason_of_its_shard(
             go_on.set()
             wait_until(lambda: read(datastore, coordinator).without_worker == 4, "and the last one")
             Control(datastore.state, GROUP).resume(BY)
-            wait_until(lambda: read(datastore, coordinator).cells == 0, "all goes on")
+            wait_until(lambda: read(datastore, coordinator).cells == 0, "all work continues")
     finally:
         go_on.set()
 
@@ -249,7 +249,7 @@ def test_offsets_kept_while_zookeeper_is_away_count_as_soon_as_it_is_back(
             )
             tree.go_away()
             put(datastore, range(40))
-            wait_until(lambda: len(recorder.cells) == 40, "work goes on")
+            wait_until(lambda: len(recorder.cells) == 40, "work continues")
         tree.come_back()
         assert sum(offsets(mine).values()) == 0
         assert read(datastore, mine).cells == 0
@@ -281,7 +281,7 @@ def test_while_zookeeper_is_away_a_triggers_progress_is_read_from_its_workers(
             put(datastore, range(40, 60))
             wait_until(
                 lambda: read(datastore, mine).cells == 0 and len(recorder.cells) == 60,
-                "it goes on, and tells",
+                "it continues, and reports",
             )
             assert all("came to" in each.because for each in read(datastore, mine).shards)
         lag = read(datastore, mine)

@@ -70,7 +70,7 @@ def test_a_reset_while_a_worker_runs_moves_it_elsewhere(
         wait_until(lambda: caught_up(datastore, coordinator), "it comes to the ends again")
         before = ends(datastore)
         put(datastore, range(100, 120))
-        wait_until(lambda: caught_up(datastore, coordinator), "and goes on")
+        wait_until(lambda: caught_up(datastore, coordinator), "and continues")
     assert Counter(recorder.cells) == Counter(all_cells(datastore)) + Counter(
         [cell for cell in all_cells(datastore) if cell[1] < before[cell[0]]]
     )
@@ -126,7 +126,7 @@ def test_a_worker_that_slept_through_a_reset_cannot_undo_it_by_a_late_save(
     assert caught_up(datastore, coordinator)
     with working(datastore, coordinator, recorder, "next"):
         put(datastore, range(60, 70))
-        wait_until(lambda: len(recorder.cells) == 11, "another one goes on where it was reset to")
+        wait_until(lambda: len(recorder.cells) == 11, "another one continues where it was reset to")
         wait_until(lambda: caught_up(datastore, coordinator), "it saves")
 
 
@@ -151,7 +151,7 @@ def test_a_reset_gives_up_and_changes_nothing_while_a_cell_does_not_end(
             ):
                 reset(datastore, coordinator, "latest", wait_s=0.3)
             go_on.set()
-            wait_until(lambda: caught_up(datastore, coordinator), "it goes on where it was")
+            wait_until(lambda: caught_up(datastore, coordinator), "it continues where it was")
             assert Control(datastore.state, GROUP).current_pause(coordinator) is None
     finally:
         go_on.set()
@@ -303,7 +303,7 @@ def test_a_reset_that_is_killed_has_happened_as_a_whole_or_not_at_all(
             put(datastore, range(60, 80))
             wait_until(
                 lambda: len(recorder.cells) == (140 if decided else 80),
-                "the workers go on once its session has run out",
+                "the workers continue once its session has run out",
             )
             wait_until(lambda: caught_up(datastore, other_host), "and save")
     assert len(recorder.cells) == (140 if decided else 80)
@@ -328,14 +328,14 @@ def test_a_reset_that_slept_past_its_own_lease_changes_nothing(
                 "its worker takes the shards back",
             )
             put(datastore, range(60, 80))
-            wait_until(lambda: caught_up(datastore, coordinator), "and goes on")
+            wait_until(lambda: caught_up(datastore, coordinator), "and continues")
 
         watch_failpoint("reset.after_claims", sleep)
         with pytest.raises((StaleWriter, Refused)):
             reset(datastore, coordinator, "earliest")
         assert caught_up(datastore, coordinator)
         put(datastore, range(80, 90))
-        wait_until(lambda: caught_up(datastore, coordinator), "it goes on")
+        wait_until(lambda: caught_up(datastore, coordinator), "it continues")
     assert Counter(recorder.cells) == Counter(all_cells(datastore))
     assert history(datastore.state, GROUP) == []
 
@@ -390,7 +390,7 @@ def test_offsets_kept_while_zookeeper_was_away_stay_for_shards_that_are_not_rese
             wait_until(lambda: caught_up(datastore, mine), "the first cells are run")
             tree.go_away()
             put(datastore, range(60, 120))
-            wait_until(lambda: len(recorder.cells) == 120, "work goes on")
+            wait_until(lambda: len(recorder.cells) == 120, "work continues")
             wait_until(
                 lambda: KeptOffsets(datastore.state, GROUP, "trips").kept() == ends(datastore),
                 "it is kept",
@@ -401,7 +401,7 @@ def test_offsets_kept_while_zookeeper_was_away_stay_for_shards_that_are_not_rese
         reset(datastore, mine, "1:0")
         assert history(datastore.state, GROUP)[-1].before == {1: ends(datastore)[1]}
         with working(datastore, theirs, recorder):
-            wait_until(lambda: caught_up(datastore, mine), "it goes on")
+            wait_until(lambda: caught_up(datastore, mine), "it continues")
     assert Counter(recorder.cells) == Counter(all_cells(datastore)) + Counter(
         [cell for cell in all_cells(datastore) if cell[0] == 1]
     )
@@ -423,7 +423,7 @@ def test_lost_offsets_are_set_as_a_whole(datastore: Datastore, tree: ZooKeeperTr
         )
         put(datastore, range(60, 70))
         reset(datastore, mine, "kept")
-        wait_until(lambda: caught_up(datastore, mine), "it goes on where it was")
+        wait_until(lambda: caught_up(datastore, mine), "it continues where it was")
     assert Counter(recorder.cells) == Counter(all_cells(datastore))
 
 

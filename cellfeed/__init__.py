@@ -10,7 +10,7 @@ module of this package in every project, whether it is used there or not.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 if TYPE_CHECKING:
     from cellfeed.bridge.triggers.program import trigger
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cellfeed.store.cells.cell import Cell
     from cellfeed.store.cells.token import Token
     from cellfeed.store.http.async_client import AsyncClient
+    from cellfeed.store.http.calls.access import AccessOptions
     from cellfeed.store.http.client import Client
 
 __version__ = "0.1.0"
@@ -52,13 +53,20 @@ def connect(
     *,
     timeout_s: float = 20.0,
     history: str | None = None,
+    **access: Unpack[AccessOptions],
 ) -> Client:
     """A client of a datastore's HTTP workers; with several urls it works on while one of them is
-    away. ``history``: the identity of the store (``client.history``); another one is refused."""
+    away. ``history``: the identity of the store (``client.history``); another one is refused.
+    ``token``, ``token_file``, ``ssl_ca``, ``ssl_certificate``, ``ssl_key``: see
+    :class:`~cellfeed.store.http.calls.access.AccessOptions`."""
     from cellfeed.store.http.client import Client  # start-up: most modules need no client
 
     return Client(
-        [urls] if isinstance(urls, str) else urls, datastore, timeout_s=timeout_s, history=history
+        [urls] if isinstance(urls, str) else urls,
+        datastore,
+        timeout_s=timeout_s,
+        history=history,
+        **access,
     )
 
 

@@ -7,6 +7,7 @@
     │   ├── InvalidLocation: Trimmed
     │   └── UnsupportedMediaType, MethodNotAllowed
     ├── NotFound: UnknownDatastore, UnknownShard, UnknownRoute
+    ├── Unauthenticated, Forbidden
     ├── CellConflict, RowErased, Refused, StaleWriter, StaleView, DataDamaged
     ├── Unavailable
     │   ├── Overloaded: BodiesFull
@@ -145,6 +146,20 @@ class UnknownRoute(NotFound):
     cell that is not there."""
 
     code = "unknown_route"
+
+
+class Unauthenticated(CellfeedError):
+    """401: the request has no credentials, or none that count. Nothing of it was carried out."""
+
+    code = "unauthenticated"
+    http_status = 401
+
+
+class Forbidden(CellfeedError):
+    """403: the principal lacks a right, which the message names. Nothing was carried out."""
+
+    code = "forbidden"
+    http_status = 403
 
 
 class CellConflict(CellfeedError):

@@ -1,5 +1,5 @@
-"""users add|list|remove|passwd and acls allow|remove|list: users of the Kafka gateways, and the
-topics and groups that they may read."""
+"""users add|list|remove|passwd and acls allow|deny|remove|list: users of the Kafka gateways and of
+HTTP, and their rights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.security.access import User
-from cellfeed.store.security.rights import Acl
+from cellfeed.store.security.rights import Acl, Effect
 from cellfeed.store.security.users import (
     allow,
     list_acls,
@@ -34,13 +34,13 @@ PASSWORD_VARIABLE: Final = "CELLFEED_PASSWORD"  # noqa: S105 (the name of a vari
 
 users_app = typer.Typer(
     no_args_is_help=True,
-    help="Users of the Kafka gateways: add, list, remove, give another password.",
+    help="Users of gateways and HTTP: add, list, remove, give another password.",
 )
 acls_app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "The rights of users of the Kafka gateways: allow, remove, list. From the first user or ACL"
-        " on, an ACL must allow each action."
+        "The rights of users, tokens and certificates: allow, deny, remove, list. From the first"
+        " user, token or ACL on, an ACL must allow each action."
     ),
 )
 
@@ -48,16 +48,22 @@ NameArgument = Annotated[str, typer.Argument(help="The user's name.")]
 PrincipalArgument = Annotated[
     str,
     typer.Argument(
-        help="The user; ANONYMOUS without authentication; CN=… of a client certificate."
+        help=(
+            "The user, or a token's principal; ANONYMOUS without authentication; CN=… of a client"
+            " certificate; '*' is everybody."
+        )
     ),
 ]
 OperationArgument = Annotated[
     str,
     typer.Argument(
-        help="read or describe; for groups delete, too. read and delete include describe."
+        help=(
+            "datastore: read, put, erase, operate; column: read, put; topic: read; group: read,"
+            " delete, operate. Each includes describe."
+        )
     ),
 ]
-KindArgument = Annotated[str, typer.Argument(help="topic or group.")]
+KindArgument = Annotated[str, typer.Argument(help="datastore, column, topic or group.")]
 PatternArgument = Annotated[str, typer.Argument(help="A name, or a prefix with * at its end.")]
 
 
@@ -123,23 +129,43 @@ def allow_acl(
     console.print(f"{principal} may {operation} {kind} {pattern}")
 
 
-@acls_app.command("remove")
-def remove_one_acl(
+@acls_app.command("deny")
+def deny_acl(
     principal: PrincipalArgument,
     operation: OperationArgument,
     kind: KindArgument,
     pattern: PatternArgument,
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
-    """Remove ACLs, named in the words that added them."""
+    """Deny a user something that another ACL allows: deny billing read column 'secret*'. A denial
+    overrules every allowance. In force a second later."""
     with opened(run_dir) as instance:
-        remove_acl(instance.datastore.state, Acl(principal, kind, pattern, operation))
-    console.print(f"{principal} may no longer {operation} {kind} {pattern}")
+        allow(instance.datastore.state, Acl(principal, kind, pattern, operation, "deny"))
+    console.print(f"{principal} may not {operation} {kind} {pattern}")
+
+
+@acls_app.command("remove")
+def remove_one_acl(
+    principal: PrincipalArgument,
+    operation: OperationArgument,
+    kind: KindArgument,
+    pattern: PatternArgument,
+    denial: Annotated[
+        bool, typer.Option("--deny", help="The ACL to remove is one that denies.")
+    ] = False,
+    run_dir: RunDirOption = DEFAULT_RUN_DIR,
+) -> None:
+    """Remove ACLs, named in the words that added them."""
+    effect: Effect = "deny" if denial else "allow"
+    with opened(run_dir) as instance:
+        remove_acl(instance.datastore.state, Acl(principal, kind, pattern, operation, effect))
+    what = "is no longer denied to" if denial else "may no longer"
+    console.print(f"{principal} {what} {operation} {kind} {pattern}")
 
 
 @acls_app.command("open")
 def open_to_everybody(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
-    """Allow everything to everybody again, when no user and no ACL is left."""
+    """Allow everything to everybody again, when no user, token or ACL is left."""
     with opened(run_dir) as instance:
         open_access(instance.datastore.state)
     console.print("everybody may read every topic, and commit for every group")
@@ -153,11 +179,12 @@ def show_acls(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = Fal
         _warn_of_unreadable(instance)
     if as_json:
         for acl in found:
-            print_json(msgspec.to_builtins(acl))
+            print_json({"effect": acl.effect, **msgspec.to_builtins(acl)})
         return
     table = Table("user", "may", "", "pattern", box=None)
     for acl in found:
-        table.add_row(acl.principal, acl.operation, acl.kind, acl.pattern)
+        may = acl.operation if acl.effect == "allow" else f"not {acl.operation}"
+        table.add_row(acl.principal, may, acl.kind, acl.pattern)
     console.print(table if found else "there are no ACLs")
 
 

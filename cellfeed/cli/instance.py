@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cellfeed.cli.credentials import chosen
 from cellfeed.cli.output import errors
 from cellfeed.config.model import Config
 from cellfeed.instance.addresses import worker_urls
@@ -80,7 +81,7 @@ def client_of(run_dir: Path, urls: list[str] | None, datastore: str | None) -> C
             said.add(reason)
             errors.print(f"waiting: {reason}", highlight=False, markup=False)
 
-    return Client(urls or worker_urls(run_dir), datastore, on_wait=say)
+    return Client(urls or worker_urls(run_dir), datastore, on_wait=say, **chosen)
 
 
 def config_of(run_dir: Path, file: Path | None) -> Config:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NoReturn, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cellfeed.cli import credentials
 from cellfeed.cli.summaries import SUMMARIES
 from cellfeed.extras import missing_extra
 from cellfeed.store.errors import CellfeedError, InvalidRequest
@@ -54,6 +55,7 @@ _GROUPS: Final = {
     "dictionary": ("app", ("dictionary", "dictionary_kept")),
     "backup": ("app", ("backup",)),
     "users": ("users_app", ("access",)),
+    "tokens": ("app", ("tokens",)),
     "acls": ("acls_app", ("access",)),
     "warehouse": ("app", ("warehouse",)),
     "index": ("app", ("index", "index_query", "index_check")),
@@ -140,8 +142,13 @@ def _options(
             help="Print the version, and the formats on disk that it reads and writes.",
         ),
     ] = False,
+    token_file: credentials.TokenFileOption = None,
+    ssl_ca: credentials.CaOption = None,
+    ssl_certificate: credentials.CertificateOption = None,
+    ssl_key: credentials.KeyOption = None,
 ) -> None:
     del version
+    credentials.choose(token_file, ssl_ca, ssl_certificate, ssl_key)
 
 
 def main() -> None:

@@ -72,8 +72,9 @@ SUMMARIES: Final = {
     "backup": (
         "Back a datastore up into files, and look after them; `cellfeed restore` brings one back."
     ),
-    "users": "Users of the Kafka gateways: add, list, remove, give another password.",
-    "acls": "The rights of users of the Kafka gateways: allow, remove, list.",
+    "users": "Users of gateways and HTTP: add, list, remove, give another password.",
+    "tokens": "Bearer tokens for HTTP: create one for a principal, list them, revoke one.",
+    "acls": "The rights of users, tokens and certificates: allow, deny, remove, list.",
     "warehouse": "The warehouse table: SQL over it, and how far it has come.",
     "index": "Secondary indexes: find rows by the fields of their cells.",
     "schemas": (

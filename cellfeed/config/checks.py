@@ -10,6 +10,7 @@ from cellfeed.bridge.gateway.security.listeners import check_listener
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
 from cellfeed.bridge.typed.declaration import check_layout, check_schemas
 from cellfeed.config.gateway import GatewayProcessConfig
+from cellfeed.config.http import TlsConfig, http_listener
 from cellfeed.config.model import Config, NodeConfig
 from cellfeed.config.servers import KafkaServerConfig, MariaDbServerConfig
 from cellfeed.store.arguments import check_datastore_name
@@ -17,6 +18,7 @@ from cellfeed.store.backups.due import INCREMENTS_MAX
 from cellfeed.store.backups.encryption import recipients_of
 from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.errors import InvalidRequest, ProtectData
+from cellfeed.store.http.server.listening import check_http_listener
 from cellfeed.store.security.loopback import is_loopback
 
 _DAY_S: Final = 86_400
@@ -54,7 +56,7 @@ def check_entries(config: Config) -> None:
     for export in config.exports:
         export.check()
     for worker in config.workers:
-        check_loopback(worker.name, worker.host)
+        check_http(worker.name, worker.host, worker.tls, worker.authentication)
     for gateway in config.gateways:
         check_loopback(gateway.name, gateway.host)
         _check_listeners(gateway)
@@ -169,6 +171,11 @@ def nodes_at(config: Config, server: MariaDbServerConfig) -> list[NodeConfig]:
         for node, address in addresses
         if address.port == server.port and is_loopback(address.host)
     ]
+
+
+def check_http(name: str, host: str, tls: TlsConfig | None, authentication: bool | None) -> None:
+    """Raises ProtectData for HTTP beyond loopback without TLS and authentication."""
+    check_http_listener(http_listener(host, 0, tls, authentication), f"config: {name}")
 
 
 def check_loopback(name: str, host: str) -> None:

@@ -18,6 +18,7 @@ from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.typed.declaration import ColumnSchema
 from cellfeed.config.gateway import GatewayProcessConfig, Port
+from cellfeed.config.http import IssuerConfig, TlsConfig
 from cellfeed.config.servers import ProcessName, ServerConfig
 from cellfeed.store.backups.due import Policy
 from cellfeed.store.backups.encryption import recipients_of
@@ -72,11 +73,14 @@ class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """An HTTP worker."""
+    """An HTTP worker. ``authentication``: whether every request needs credentials; beyond loopback
+    it does, and ``tls`` has to be there."""
 
     name: ProcessName = "worker"
     host: str = "127.0.0.1"
     port: Port = 7420
+    tls: TlsConfig | None = None
+    authentication: bool | None = None
 
 
 class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -171,6 +175,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     backups: list[BackupsConfig] = []
     checks: ChecksConfig | None = ChecksConfig()
     """None (``null``): the workers look for no damage by themselves."""
+    issuers: list[IssuerConfig] = []
+    """Identity providers whose signed tokens the HTTP listeners take."""
     coordination: str = IN_STORE
     """Where groups meet and offsets are kept: ``store``, or
     ``zookeeper://[user:password@]host:port,host:port/chroot``."""

@@ -3,6 +3,7 @@ moves and erasures that broke off, looks for damage, and trains dictionaries."""
 
 from __future__ import annotations
 
+import signal
 from contextlib import ExitStack
 
 from cellfeed.config.model import Config
@@ -33,8 +34,10 @@ def run(process: Process) -> None:
     from cellfeed.bridge.outlets.find import outlets
     from cellfeed.bridge.outlets.handled_to import handled_to
     from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
+    from cellfeed.config.http import http_listener
     from cellfeed.store.clusters.serving.engine import ClusteredEngine
     from cellfeed.store.http.server.worker import run_worker
+    from cellfeed.store.security.certificates import Certificates
 
     directory, config, name, stop = process[:4]
     worker = next(each for each in config.workers if each.name == name)
@@ -62,11 +65,14 @@ def run(process: Process) -> None:
         datastore.waits.find = outlets(datastore, coordinator)
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
         datastore.indexes.settled.handled_to = handled_to(datastore, coordinator)
+        listener = http_listener(worker.host, port, worker.tls, worker.authentication)
+        certificates = Certificates(listener.tls, worker.name)
+        signal.signal(signal.SIGHUP, lambda *_: certificates.refresh())
         run_worker(
             datastore,
-            worker.host,
-            port,
             stop=stop,
             on_started=lambda bound: process.say_ready(http=bound),
             collectors=collectors,
+            listener=listener,
+            certificates=certificates,
         )

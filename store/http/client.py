@@ -26,15 +26,17 @@ class Client(ClientParts):
     """:class:`cellfeed.store.api.CellStore` over HTTP. Any number of threads may call it, and both
     sides of a ``fork()``; it makes no threads of its own.
 
-    ``urls``: workers of the same datastore, ``http://host:port``. ``timeout_s``: the deadline of
-    each call, retries included; a put of more than ``BATCH_CELLS_MAX`` cells is several requests
-    with a deadline each (see :mod:`cellfeed.store.commit.put_batches`).
+    ``urls``: workers of the same datastore, ``http://host:port`` or ``https://host:port``.
+    ``timeout_s``: the deadline of each call, retries included; a put of more than
+    ``BATCH_CELLS_MAX`` cells is several requests with a deadline each (see
+    :mod:`cellfeed.store.commit.put_batches`).
 
     All answers come from one history, ``history`` or that of the first answer. A worker that serves
     another one, a neighbour's store or a restored one, refuses every request (OtherHistory).
     ``share_requests``: whether single puts of several threads at once share requests
     (:mod:`cellfeed.store.http.calls.shared_puts`). ``on_wait``: called in a thread with the reason,
-    once for each request without an answer after a second.
+    once for each request without an answer after a second. ``token``, ``token_file``, ``ssl_ca``,
+    ``ssl_certificate`` and ``ssl_key``: :class:`~cellfeed.store.http.calls.access.AccessOptions`.
     """
 
     def _make_runner(self, on_wait: Callable[[str], None] | None, share_requests: bool) -> None:

@@ -1,14 +1,23 @@
-"""The users and ACLs as a gateway has last read them: one value, which answers each question of
-authentication and of rights."""
+"""The users, tokens and ACLs as a process has last read them: one value, which answers each
+question of authentication and of rights."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 import msgspec
 
-from cellfeed.store.security.rights import Acl, Kind, Operation, Rights
+from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.limits import PRINCIPAL_BYTES_MAX
+from cellfeed.store.security.rights import EVERYBODY, Acl, Kind, Operation, Rights
 from cellfeed.store.security.scram import Credential, no_credential
+
+CLOSED: Final = "security/closed"
+"""In the state table since the first user, token or ACL."""
+
+
+DENIALS: Final = "security/denials/"
 
 
 class User(msgspec.Struct, frozen=True):
@@ -16,10 +25,23 @@ class User(msgspec.Struct, frozen=True):
     credentials: dict[str, Credential]
 
 
+class AccessToken(msgspec.Struct, frozen=True):
+    """A bearer token without its secret. ``expires_at_s``: seconds of Unix time; None: never."""
+
+    id: str
+    principal: str
+    digest: bytes
+    created_at_s: float
+    expires_at_s: float | None
+
+    def __repr__(self) -> str:
+        return f"AccessToken(id={self.id!r}, principal={self.principal!r})"
+
+
 class Security:
-    """The users and ACLs that were last read: a value that is replaced as a whole. ``is_closed``:
-    only operations that an ACL allows; so it is also where there are users or ACLs. ``unreadable``:
-    keys of entries that are not read, so they let nobody in and allow nothing."""
+    """The users, tokens and ACLs that were last read: a value that is replaced as a whole.
+    ``is_closed``: only operations that an ACL allows; so it is also where there are any of them.
+    ``unreadable``: keys of entries that are not read, so they let nobody in and allow nothing."""
 
     def __init__(
         self,
@@ -27,14 +49,19 @@ class Security:
         acls: Collection[Acl],
         secret: bytes,
         *,
+        tokens: Mapping[str, AccessToken] | None = None,
         is_closed: bool = False,
         unreadable: Collection[str] = (),
     ) -> None:
         self._users = users
-        self._rights = Rights(acls)
-        self._secret = secret
         self.unreadable = frozenset(unreadable)
-        self.is_open = not (is_closed or users or acls or unreadable)
+        # Nobody knows what a denial denies that cannot be read: so nothing is allowed.
+        is_known = not any(key.startswith(DENIALS) for key in self.unreadable)
+        self._rights = Rights(acls if is_known else ())
+        self._secret = secret
+        self.tokens = tokens or {}
+        """By their ids."""
+        self.is_open = not (is_closed or users or acls or self.tokens or unreadable)
         """Whether everything is allowed."""
 
     def __eq__(self, other: object) -> bool:
@@ -42,14 +69,89 @@ class Security:
             self._users,
             self._rights.acls,
             self._secret,
+            self.tokens,
             self.is_open,
             self.unreadable,
-        ) == (other._users, other._rights.acls, other._secret, other.is_open, other.unreadable)
+        ) == (
+            other._users,
+            other._rights.acls,
+            other._secret,
+            other.tokens,
+            other.is_open,
+            other.unreadable,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def may(self, principal: str, kind: Kind, name: str, operation: Operation) -> bool:
         return self.is_open or self._rights.may(principal, kind, name, operation)
+
+    def may_all(self, principal: str, datastore: str, operation: Operation) -> bool:
+        """Whether the principal may do that with every cell of the datastore: it may with the
+        datastore, and no column is denied."""
+        return self.is_open or (
+            self._rights.may(principal, "datastore", datastore, operation)
+            and not self._rights.denies_any(principal, "column", operation)
+        )
+
+    def may_column(self, principal: str, datastore: str, column: str, operation: Operation) -> bool:
+        """Whether the principal may do that with the cells of a column: by a right on the column,
+        or on the datastore."""
+        rights = self._rights
+        return self.is_open or (
+            (
+                rights.allows(principal, "column", column, operation)
+                or rights.allows(principal, "datastore", datastore, operation)
+            )
+            and not rights.denies(principal, "column", column, operation)
+            and not rights.denies(principal, "datastore", datastore, operation)
+        )
+
+    def may_topic(
+        self,
+        principal: str,
+        datastore: str,
+        topic: str,
+        operation: Operation,
+        *,
+        exists: bool,
+        column: str | None,
+    ) -> bool:
+        """Whether the principal may do that with a topic: by a right on the topic, the datastore,
+        or the ``column`` that the topic shows (None: all of them). Denied columns are in no
+        topic that the principal may read."""
+        rights = self._rights
+        if self.is_open:
+            return True
+        if rights.denies(principal, "topic", topic, operation) or rights.denies(
+            principal, "datastore", datastore, operation
+        ):
+            return False
+        if rights.denies_any(principal, "column", operation) and (
+            column is None or rights.denies(principal, "column", column, operation)
+        ):
+            return False
+        return (
+            rights.allows(principal, "topic", topic, operation)
+            or rights.allows(principal, "datastore", datastore, operation)
+            or (
+                exists
+                and column is not None
+                and rights.allows(principal, "column", column, operation)
+            )
+        )
+
+    def may_describe_some(self, principal: str, datastore: str) -> bool:
+        """Whether the principal may describe the datastore, or some column or topic of it."""
+        rights = self._rights
+        return self.is_open or (
+            not rights.denies(principal, "datastore", datastore, "describe")
+            and (
+                rights.allows(principal, "datastore", datastore, "describe")
+                or rights.allows_any(principal, "column", "describe")
+                or rights.allows_any(principal, "topic", "describe")
+            )
+        )
 
     def acls_of(self, principal: str) -> list[Acl]:
         return self._rights.of(principal)
@@ -64,4 +166,14 @@ class Security:
             found.credentials[mechanism]
             if found is not None and mechanism in found.credentials
             else no_credential(mechanism, user, self._secret)
+        )
+
+
+def check_principal(name: str, *, everybody: bool = False) -> None:
+    """Raises InvalidRequest for a name that nobody can have. ``everybody``: ``*`` is one, too."""
+    if name == EVERYBODY and not everybody:
+        raise InvalidRequest("user '*': that is everybody, and no name of one")
+    if not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_BYTES_MAX:
+        raise InvalidRequest(
+            f"user {name!r}: a name has 1 to {PRINCIPAL_BYTES_MAX} bytes that can be printed"
         )

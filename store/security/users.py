@@ -1,14 +1,17 @@
-"""Users of the gateways and their rights, in the state table; and one gateway's view of them.
+"""Users and their rights, in the state table; and a process's view of them.
 
     security/users/<digest of the name>     {"name", "credentials": {mechanism: {salt, iterations,
                                             stored_key, server_key}}}: never the password
     security/acls/<digest>                  {"principal", "kind", "pattern", "operation"}; a pattern
                                             that ends with * is a prefix
-    security/closed                         there since the first user or ACL, also behind the last
+    security/denials/<digest>               likewise; apart, because earlier versions do not know
+                                            "effect", and would allow them
+    security/tokens/<id>                    see :mod:`cellfeed.store.security.tokens`
+    security/closed                         there since the first user, token or ACL
     security/secret                         random bytes: salts of unknown users
 
-As long as there has been neither a user nor an ACL everything is allowed; from the first of either
-on, only operations that an ACL allows. To remove the last one opens nothing; :func:`open_access`
+As long as there has been no user, token or ACL everything is allowed; from the first of them on,
+only operations that an ACL allows. To remove the last one opens nothing; :func:`open_access`
 does. An entry that cannot be read lets nobody in, allows nothing, and keeps access closed.
 
 The principal of a connection without authentication is ``ANONYMOUS``; of one with a client
@@ -27,8 +30,9 @@ import msgspec
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import InvalidRequest, NotFound
-from cellfeed.store.limits import PASSWORD_BYTES_MAX, PRINCIPAL_BYTES_MAX
-from cellfeed.store.security.access import Security, User
+from cellfeed.store.limits import PASSWORD_BYTES_MAX
+from cellfeed.store.security import tokens
+from cellfeed.store.security.access import CLOSED, DENIALS, Security, User, check_principal
 from cellfeed.store.security.rights import Acl
 from cellfeed.store.security.scram import (
     HASHES,
@@ -38,14 +42,16 @@ from cellfeed.store.security.scram import (
 
 ANONYMOUS: Final = "ANONYMOUS"
 OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "datastore": ("read", "put", "erase", "operate", "describe"),
+    "column": ("read", "put", "describe"),
     "topic": ("read", "describe"),
-    "group": ("read", "describe", "delete"),
+    "group": ("read", "describe", "delete", "operate"),
 }
-"""Operations that may be allowed on each kind; read and delete allow describe, too."""
+"""Operations that may be allowed on each kind; each allows describe, too, and operate on a group
+allows delete."""
 
 _USERS: Final = "security/users/"
 _ACLS: Final = "security/acls/"
-_CLOSED: Final = "security/closed"
 _SECRET: Final = "security/secret"  # noqa: S105 (a key of the state table)
 
 
@@ -61,15 +67,18 @@ def read_security(state: StateTable) -> Security:
     if secret is None:
         state.commit({_SECRET: secrets.token_bytes(32)}, expect={_SECRET: None})
         secret = state.get(_SECRET)
-    closed = state.get(_CLOSED)
+    closed = state.get(CLOSED)
     users, no_users = _decoded(state.list(_USERS), _decode_user)
     acls, no_acls = _decoded(state.list(_ACLS), _decode_acl)
+    denials, no_denials = _decoded(state.list(DENIALS), _decode_acl)
+    known, no_tokens = _decoded(state.list(tokens.TOKENS), tokens.decoder)
     return Security(
         {user.name: user for user in users},
-        acls,
+        [*acls, *(msgspec.structs.replace(denial, effect="deny") for denial in denials)],
         secret.value if secret is not None else b"",
+        tokens={token.id: token for token in known},
         is_closed=closed is not None,
-        unreadable=[*no_users, *no_acls],
+        unreadable=[*no_users, *no_acls, *no_denials, *no_tokens],
     )
 
 
@@ -92,20 +101,21 @@ def list_users(state: StateTable) -> list[User]:
 
 
 def open_access(state: StateTable) -> None:
-    """Allows everything again. Raises InvalidRequest while there is a user or an ACL."""
-    left = [entry.key for prefix in (_USERS, _ACLS) for entry in state.list(prefix)]
+    """Allows everything again. Raises InvalidRequest while there is a user, a token or an ACL."""
+    kinds = (_USERS, _ACLS, DENIALS, tokens.TOKENS)
+    left = [entry.key for prefix in kinds for entry in state.list(prefix)]
     if left:
         raise InvalidRequest(
-            f"{len(left)} users and ACLs are there: remove them first, so that nobody's rights are"
-            " given to everybody by mistake"
+            f"{len(left)} users, tokens and ACLs are there: remove them first, so that nobody's"
+            " rights are given to everybody by mistake"
         )
-    state.commit({_CLOSED: None})
+    state.commit({CLOSED: None})
 
 
 def put_user(state: StateTable, name: str, password: str, *, is_new: bool) -> None:
     """Adds a user, or gives one another password. Raises InvalidRequest for one that is there
     already, NotFound for one that is not."""
-    _check_principal(name)
+    check_principal(name)
     if not password or len(password.encode()) > PASSWORD_BYTES_MAX or "\0" in password:
         raise InvalidRequest(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes, none of them zero")
     credentials = {
@@ -122,7 +132,7 @@ def put_user(state: StateTable, name: str, password: str, *, is_new: bool) -> No
         raise NotFound(f"no user {name!r}; `cellfeed users add` makes one")
     if (
         state.commit(
-            {key: _encode.encode(User(name, credentials)), _CLOSED: b"1"},
+            {key: _encode.encode(User(name, credentials)), CLOSED: b"1"},
             expect={key: entry.version if entry else None},
         )
         is None
@@ -133,23 +143,29 @@ def put_user(state: StateTable, name: str, password: str, *, is_new: bool) -> No
 
 
 def remove_user(state: StateTable, name: str) -> int:
-    """Removes a user and the user's ACLs, whose number is given: a later user of that name begins
-    with nothing. Raises NotFound."""
+    """Removes a user with the user's tokens and ACLs; the number of ACLs is given. A later user of
+    that name begins with nothing. Raises NotFound."""
     key = _user_key(name)
     if state.get(key) is None:
         raise NotFound(f"no user {name!r}")
     theirs = [acl for acl in list_acls(state) if acl.principal == name]
     write: dict[str, bytes | None] = {
         key: None,
-        _CLOSED: b"1",  # of earlier versions' users as well
+        CLOSED: b"1",  # of earlier versions' users as well
         **dict.fromkeys(map(_acl_key, theirs)),
+        **dict.fromkeys(
+            tokens.TOKENS + token.id
+            for token in tokens.list_tokens(state)
+            if token.principal == name
+        ),
     }
     state.commit(write)
     return len(theirs)
 
 
 def list_acls(state: StateTable) -> list[Acl]:
-    found, _ = _decoded(state.list(_ACLS), _decode_acl)
+    entries = [*state.list(_ACLS), *state.list(DENIALS)]
+    found, _ = _decoded(entries, _decode_acl)
     return sorted(found, key=lambda acl: (acl.principal, acl.kind, acl.pattern, acl.operation))
 
 
@@ -157,20 +173,21 @@ def allow(state: StateTable, acl: Acl) -> None:
     """Adds an ACL; one that is there already stays. Raises InvalidRequest for one that means
     nothing."""
     _check_acl(acl)
-    state.commit({_acl_key(acl): _encode.encode(acl), _CLOSED: b"1"})
+    state.commit({_acl_key(acl): _encode.encode(acl), CLOSED: b"1"})
 
 
 def remove_acl(state: StateTable, acl: Acl) -> None:
     """Raises NotFound."""
     if state.get(_acl_key(acl)) is None:
+        does = "allows" if acl.effect == "allow" else "denies"
         raise NotFound(
-            f"no ACL allows {acl.principal!r} to {acl.operation} {acl.kind} {acl.pattern!r}"
+            f"no ACL {does} {acl.principal!r} to {acl.operation} {acl.kind} {acl.pattern!r}"
         )
-    state.commit({_acl_key(acl): None, _CLOSED: b"1"})
+    state.commit({_acl_key(acl): None, CLOSED: b"1"})
 
 
 def _check_acl(acl: Acl) -> None:
-    _check_principal(acl.principal)
+    check_principal(acl.principal, everybody=True)
     if acl.operation not in OPERATIONS.get(acl.kind, ()):
         known = "; ".join(
             f"{kind}: {', '.join(operations)}" for kind, operations in OPERATIONS.items()
@@ -182,16 +199,10 @@ def _check_acl(acl: Acl) -> None:
         raise InvalidRequest(f"pattern {acl.pattern!r}: a name, or a prefix with one * at its end")
 
 
-def _check_principal(name: str) -> None:
-    if not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_BYTES_MAX:
-        raise InvalidRequest(
-            f"user {name!r}: a name has 1 to {PRINCIPAL_BYTES_MAX} bytes that can be printed"
-        )
-
-
 def _user_key(name: str) -> str:
     return _USERS + blake2b(name.encode(), digest_size=16).hexdigest()
 
 
 def _acl_key(acl: Acl) -> str:
-    return _ACLS + blake2b(_encode.encode(acl), digest_size=16).hexdigest()
+    digest = blake2b(_encode.encode(acl), digest_size=16).hexdigest()
+    return (_ACLS if acl.effect == "allow" else DENIALS) + digest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.http.server.worker import run_worker
@@ -13,7 +14,7 @@ START_TIMEOUT_S = 30.0
 
 
 @contextlib.contextmanager
-def worker_thread(datastore: Datastore, port: int = 0) -> Iterator[str]:
+def worker_thread(datastore: Datastore, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of a worker that serves ``datastore``; it has ended, and answered the calls under
     way, when the block is left."""
     ports: list[int] = []
@@ -26,7 +27,7 @@ def worker_thread(datastore: Datastore, port: int = 0) -> Iterator[str]:
     thread = threading.Thread(
         target=run_worker,
         args=(datastore,),
-        kwargs={"port": port, "stop": stop, "on_started": on_started},
+        kwargs={"port": port, "stop": stop, "on_started": on_started, **settings},
         name="worker-under-test",
     )
     thread.start()

@@ -90,8 +90,8 @@ class Asynchronous:
         if step.streams:
             return await stream_answer(step)
         worker = step.worker
+        request, number = step.request.written(worker.name, worker.authorization())
         connection = await self._take(worker, step.deadline)
-        request, number = step.request.written(worker.name)
         try:
             answer = await connection.exchange(request, number, step.deadline)
         except BaseException:
@@ -124,7 +124,7 @@ class Asynchronous:
         try:
             async with asyncio.timeout(_left(deadline, worker.name, definite=True)):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(worker.name), worker.host, worker.port
+                    lambda: _Connection(worker.name), worker.host, worker.port, ssl=worker.tls()
                 )
         except TimeoutError:
             raise no_connection(worker.name, "timed out") from None

@@ -24,11 +24,14 @@ async def stream_answer(step: Send) -> Answer:
     """The answer to a request: with its stream where it is a 200, else whole. It has a connection
     of its own, which ends with the answer."""
     worker = step.worker
-    request, number = step.request.written(worker.name)
+    request, number = step.request.written(worker.name, worker.authorization())
     try:
         async with asyncio.timeout(_left_s(step.deadline, worker.name)):
             _, stream = await asyncio.get_running_loop().create_connection(
-                lambda: AsynchronousStream(worker.name, number), worker.host, worker.port
+                lambda: AsynchronousStream(worker.name, number),
+                worker.host,
+                worker.port,
+                ssl=worker.tls(),
             )
     except TimeoutError:
         raise no_connection(worker.name, "timed out") from None

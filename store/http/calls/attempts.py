@@ -26,6 +26,7 @@ from cellfeed.store.errors import (
     WrongAnswer,
     error_from_code,
 )
+from cellfeed.store.http.calls.access import Access
 from cellfeed.store.http.calls.steps import Pause, Send, Steps, sent
 from cellfeed.store.http.calls.wire import Answer, AttemptFailed, Request
 from cellfeed.store.http.calls.workers import Worker
@@ -47,8 +48,14 @@ class Attempts:
     """Chooses workers for the calls of one client, all of which serve one history: ``history``, or
     that of the first answer. Any number of threads and tasks may use it."""
 
-    def __init__(self, urls: Sequence[str], timeout_s: float, history: str | None = None) -> None:
-        self._workers = [Worker(url) for url in urls]
+    def __init__(
+        self,
+        urls: Sequence[str],
+        timeout_s: float,
+        history: str | None = None,
+        access: Access | None = None,
+    ) -> None:
+        self._workers = [Worker(url, access) for url in urls]
         # A dictionary, because setdefault is atomic: of two threads the first decides.
         self._served: dict[str, str] = {} if history is None else {_SERVED: history}
         self._timeout_s = timeout_s

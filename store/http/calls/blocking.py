@@ -9,6 +9,7 @@ side would read the other's answers.
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -105,8 +106,8 @@ class Blocking:
         if step.streams:
             return stream_answer(step)
         worker = step.worker
+        request, number = step.request.written(worker.name, worker.authorization())
         connection = self._take(worker, step.deadline)
-        request, number = step.request.written(worker.name)
         try:
             answer = connection.exchange(request, number, step.deadline)
         except BaseException:
@@ -190,7 +191,7 @@ class _Connection:
         try:
             self._socket.setblocking(False)
             self._socket.recv(1)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:
             return False

@@ -23,12 +23,19 @@ RECV_BYTES: Final = 1 << 16
 
 def connected(worker: Worker, deadline: float) -> socket.socket:
     """A socket to the worker. Raises AttemptFailed."""
+    context = worker.tls()
+    made: socket.socket | None = None
     try:
         made = socket.create_connection(
             (worker.host, worker.port), timeout=left_s(deadline, worker.name, definite=True)
         )
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            made.settimeout(left_s(deadline, worker.name, definite=True))
+            made = context.wrap_socket(made, server_hostname=worker.host)
     except OSError as error:
+        if made is not None:
+            made.close()
         raise no_connection(worker.name, error) from None
     return made
 
@@ -47,7 +54,7 @@ def stream_answer(step: Send) -> Answer:
     made = connected(step.worker, step.deadline)
     stream: BlockingStream | None = None
     try:
-        request, number = step.request.written(step.worker.name)
+        request, number = step.request.written(step.worker.name, step.worker.authorization())
         opening = BlockingStream(made, step.worker.name, number)
         answer = opening.begin(request, step.deadline)
         if answer.stream is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
+from cellfeed.store.http.calls.access import Access, AccessOptions
 from cellfeed.store.http.calls.datastore import CALL_TIMEOUT_S, DatastoreCalls
 
 
@@ -22,8 +24,9 @@ class ClientParts(ABC):
         history: str | None = None,
         share_requests: bool = True,
         on_wait: Callable[[str], None] | None = None,
+        **access: Unpack[AccessOptions],
     ) -> None:
-        self._calls = DatastoreCalls(urls, datastore, timeout_s, history)
+        self._calls = DatastoreCalls(urls, datastore, timeout_s, history, Access(access))
         self._make_runner(on_wait, share_requests)
 
     @abstractmethod

@@ -21,6 +21,7 @@ from cellfeed.store.commit.put_batches import batches
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.errors import AnswerTooLarge, InvalidRequest
 from cellfeed.store.followed import checked_wanted
+from cellfeed.store.http.calls.access import Access
 from cellfeed.store.http.calls.answers import Asked, heads_asked, row_asked, rows_asked
 from cellfeed.store.http.calls.erase import erase_row
 from cellfeed.store.http.calls.fields import key_text, replica_fields
@@ -49,11 +50,15 @@ class _ShardsUnknown(Exception):
 
 class DatastoreCalls:
     """Calls of one datastore on one or more workers; arguments as those of
-    :class:`cellfeed.store.http.client.Client`. Its methods are documented at
-    :class:`cellfeed.store.api.CellStore`."""
+    :class:`cellfeed.store.http.client.Client`. See :class:`cellfeed.store.api.CellStore`."""
 
     def __init__(
-        self, urls: Sequence[str] | str, datastore: str, timeout_s: float, history: str | None
+        self,
+        urls: Sequence[str] | str,
+        datastore: str,
+        timeout_s: float,
+        history: str | None,
+        access: Access | None = None,
     ) -> None:
         given = [urls] if isinstance(urls, str) else list(urls)
         if not given:
@@ -61,7 +66,8 @@ class DatastoreCalls:
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s {timeout_s!r} must be above 0")
         self.name = check_datastore_name(datastore)
-        self._requests = Requests(given, self.name, timeout_s, _checked_history(history))
+        known = _checked_history(history)
+        self._requests = Requests(given, self.name, timeout_s, known, access)
         self._shards: int | None = None
 
     def close(self) -> None:

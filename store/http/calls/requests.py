@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.http.calls.access import Access
 from cellfeed.store.http.calls.attempts import Attempts
 from cellfeed.store.http.calls.fields import decoded
 from cellfeed.store.http.calls.steps import Steps
@@ -23,11 +24,16 @@ class Requests:
     included."""
 
     def __init__(
-        self, urls: Sequence[str], datastore: str, timeout_s: float, history: str | None = None
+        self,
+        urls: Sequence[str],
+        datastore: str,
+        timeout_s: float,
+        history: str | None = None,
+        access: Access | None = None,
     ) -> None:
         self._name = datastore
         self._base = f"/v1/{quote(datastore)}"
-        self._attempts = Attempts(urls, timeout_s, history)
+        self._attempts = Attempts(urls, timeout_s, history, access)
         self.timeout_s = timeout_s
         self._is_closed = False
 

@@ -38,12 +38,13 @@ class Request(NamedTuple):
     media_type: str
     history: str | None = None
 
-    def written(self, worker: str) -> tuple[bytes, bytes]:
-        """Its bytes as they go to ``worker`` (``host:port``), and its number."""
+    def written(self, worker: str, authorization: str = "") -> tuple[bytes, bytes]:
+        """Its bytes as they go to ``worker`` (``host:port``), and its number. ``authorization``: a
+        whole field, or nothing."""
         number = b"%016x" % random.getrandbits(64)
         head = (
             f"{self.method} {self.target} HTTP/1.1\r\nhost: {worker}\r\naccept:"
-            f" application/json\r\n{REQUEST_NUMBER}: {number.decode()}\r\n"
+            f" application/json\r\n{REQUEST_NUMBER}: {number.decode()}\r\n{authorization}"
         )
         if self.history is not None:
             head += f"{HISTORY}: {self.history}\r\n"

@@ -21,6 +21,7 @@ from cellfeed.store.errors import (
     MethodNotAllowed,
     OtherHistory,
     Overloaded,
+    Unauthenticated,
     UnknownDatastore,
 )
 from cellfeed.store.http.messages import HISTORY, REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
@@ -34,6 +35,7 @@ from cellfeed.store.http.server.asgi import (
     refuse_foreign_host,
 )
 from cellfeed.store.http.server.bodies import BODIES
+from cellfeed.store.http.server.callers import CALLER, CHALLENGE, Callers
 from cellfeed.store.http.server.direct import DirectRequests, Handler
 from cellfeed.store.http.server.follow import FollowRoute
 from cellfeed.store.http.server.framework_errors import answer_error, as_error
@@ -45,8 +47,12 @@ from cellfeed.store.http.server.openapi import openapi_config
 from cellfeed.store.http.server.puts import PutRoutes
 from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
 from cellfeed.store.http.server.reads import READ_GUARDS, READ_ROUTES
-from cellfeed.store.http.server.responses import as_put_error, send_error
+from cellfeed.store.http.server.responses import as_put_error, send_content, send_error
 from cellfeed.store.http.server.wait import WAIT_THREADS, wait
+from cellfeed.store.security.authority import Authority
+
+LIVE_PATH: Final = "/livez"
+"""Answered to anybody: the process runs. Where credentials are asked for, it says nothing else."""
 
 REQUESTS_MAX: Final = 1_000
 """Requests being answered at once, besides those whose body is still coming. Past that a request is
@@ -62,9 +68,18 @@ _log: Final = logging.getLogger("cellfeed.worker")
 
 class WorkerApp:
     """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after the
-    cells that they have read. ``collectors``: more for its metrics."""
+    cells that they have read. ``collectors``: more for its metrics. ``callers``: who may do what;
+    without them everybody may do everything."""
 
-    def __init__(self, datastore: Datastore, collectors: Sequence[Collector] = ()) -> None:
+    def __init__(
+        self,
+        datastore: Datastore,
+        collectors: Sequence[Collector] = (),
+        callers: Callers | None = None,
+    ) -> None:
+        self.callers = callers or Callers(
+            datastore.name, Authority(datastore.state), required=False
+        )
         self.closing = asyncio.Event()
         self.metrics = WorkerMetrics(datastore.engine, collectors)
         reads_files = isinstance(datastore.engine, SqliteEngine)
@@ -74,8 +89,8 @@ class WorkerApp:
         self._wait_looks = ReadPool(WAIT_THREADS)
         self._name = datastore.name
         self._history = datastore.history_id.encode()
-        puts = PutRoutes(datastore, self.metrics, self.closing)
-        follow = FollowRoute(datastore, self._reads, self.closing)
+        puts = PutRoutes(datastore, self.metrics, self.closing, self.callers)
+        follow = FollowRoute(datastore, self._reads, self.closing, self.callers)
         base = f"/v1/{datastore.name}"
         self._bare_posts: dict[str, tuple[str, App]] = {
             f"{base}/cell": ("put_one", puts.put_one),
@@ -94,7 +109,9 @@ class WorkerApp:
                 return "query_index", queries.directly(path.decode())
             return None
 
-        self.direct = DirectRequests(direct, self._history, self.metrics, REQUESTS_MAX)
+        self.direct = DirectRequests(
+            direct, self._history, self.metrics, REQUESTS_MAX, self.callers
+        )
         self._litestar = Litestar(
             [*READ_ROUTES, wait, *OPERATION_ROUTES],
             guards=list(READ_GUARDS),
@@ -112,6 +129,7 @@ class WorkerApp:
                     "metrics": self.metrics,
                     "wait_looks": self._wait_looks,
                     "closing": self.closing,
+                    "callers": self.callers,
                 }
             ),
             logging_config=None,
@@ -121,11 +139,15 @@ class WorkerApp:
         """Ends the read threads."""
         self._reads.close()
         self._wait_looks.close()
+        self.callers.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._litestar(scope, receive, send)  # type: ignore[arg-type]
+            return
+        if scope["path"] == LIVE_PATH and self.callers.required:
+            await send_content(send, 200, b"live", "text/plain")
             return
         status = 0
         route, handler = (self._bare(scope["path"]) if scope["method"] == "POST" else None) or (
@@ -143,6 +165,8 @@ class WorkerApp:
                     message["headers"] = [*message["headers"], (_HISTORY, self._history)]
                 if 0 < len(number) <= REQUEST_NUMBER_BYTES_MAX:
                     message["headers"] = [*message["headers"], (_REQUEST_NUMBER, number)]
+                if status == Unauthenticated.http_status:
+                    message["headers"] = [*message["headers"], (b"www-authenticate", CHALLENGE)]
             await send(message)
 
         self.metrics.in_flight += 1
@@ -152,7 +176,9 @@ class WorkerApp:
                     f"{REQUESTS_MAX} requests are being answered, which is the most allowed; try"
                     " again shortly"
                 )
-            refuse_foreign_host(scope)
+            if not self.callers.required:
+                refuse_foreign_host(scope)
+            scope[CALLER] = await self.callers.of(scope)
             if route == "read":
                 self._refuse_misdirected(scope)
             known = header(scope, _HISTORY)

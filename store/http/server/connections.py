@@ -24,8 +24,10 @@ from typing import Any, Final, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cellfeed.store.errors import CellfeedError, HeadTooLarge, RequestTimedOut, UrlTooLong
-from cellfeed.store.http.server.app import WorkerApp
+from cellfeed.store.http.server.callers import SUBJECT
+from cellfeed.store.http.server.direct import DirectRequests
 from cellfeed.store.http.server.responses import last_answer
+from cellfeed.store.security.subject import subject_principal
 
 SILENT_S: Final = 30.0
 """Longer than any healthy peer pauses within one request, also one that collects a stream slowly;
@@ -33,7 +35,7 @@ short enough to free the resources of a dead one."""
 
 HEAD_BYTES_MAX: Final = 64 << 10
 URL_BYTES_MAX: Final = 8 << 10
-"""Bytes of a request's head, and of its URL: a route has a few names, and fields are short."""
+"""Of a request's head, and of its URL: a route has a few names, and fields are short."""
 
 HEAD_S: Final = 10.0
 """From the first byte of a request to the end of its head."""
@@ -68,9 +70,9 @@ class Connection(HttpToolsProtocol):
         self._waits = False
         self._kept: list[bytes] = []
         self.ends = False
-        app = self.config.loaded_app
-        self._direct = app.direct if isinstance(app, WorkerApp) else None
-        self._usual_heads = self._direct.heads() if self._direct is not None else None
+        self._subject = subject_principal(transport.get_extra_info("peercert"))
+        self._direct: DirectRequests | None = getattr(self.config.loaded_app, "direct", None)
+        self._usual_heads = self._direct.heads(self._subject) if self._direct else None
         if len(self.connections) > CONNECTIONS_MAX:
             everyone = cast("set[Connection]", self.connections)
             others = [each for each in everyone if each.lets_wait and each is not self]
@@ -170,6 +172,8 @@ class Connection(HttpToolsProtocol):
         self._expecting = True
         self._between_messages = False
         super().on_message_begin()
+        if self._subject is not None:
+            cast("dict[str, Any]", self.scope)[SUBJECT] = self._subject
 
     def on_message_complete(self) -> None:
         self._expecting = False
@@ -239,11 +243,4 @@ class Connection(HttpToolsProtocol):
 def _head_too_large() -> HeadTooLarge:
     return HeadTooLarge(
         f"the request's head has more than {HEAD_BYTES_MAX} bytes, which is the most allowed"
-    )
-
-
-def cut_off_stalled(connections: set[Any], now: float) -> int:
-    """Goes over a server's connections; how many were cut off."""
-    return sum(
-        cast("Connection", connection).cut_off_when_stalled(now) for connection in list(connections)
     )

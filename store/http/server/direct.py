@@ -24,9 +24,11 @@ from typing import Final, Protocol
 
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.messages import HISTORY, JSON, REQUEST_NUMBER
+from cellfeed.store.http.server.callers import Callers
 from cellfeed.store.http.server.metrics import WorkerMetrics
 from cellfeed.store.http.server.responses import encoded
 from cellfeed.store.http.server.usual_requests import UsualHeads
+from cellfeed.store.security.callers import Caller
 
 _JSON: Final = JSON.encode()
 _NUMBER: Final = REQUEST_NUMBER.encode()
@@ -36,8 +38,8 @@ Respond = Callable[[bytes | CellfeedError], None]
 """Takes the answer: JSON, or the error. Called once for each request that was taken, in the loop's
 thread, never before the handler has returned."""
 
-Handler = Callable[[bytes, Respond], bool]
-"""Begins to answer a request with that content; False where it does not take it."""
+Handler = Callable[[bytes, Respond, Caller], bool]
+"""Begins to answer a request with that content and caller; False where it does not take it."""
 
 FindHandler = Callable[[bytes], tuple[str, Handler] | None]
 """By path: the name in the metrics, and the handler."""
@@ -58,17 +60,26 @@ class DirectRequests:
     """See the module. ``history``: the worker's."""
 
     def __init__(
-        self, find: FindHandler, history: bytes, metrics: WorkerMetrics, in_flight_max: int
+        self,
+        find: FindHandler,
+        history: bytes,
+        metrics: WorkerMetrics,
+        in_flight_max: int,
+        callers: Callers,
     ) -> None:
         self._find = find
+        self._callers = callers
         self._history = history
         self._history_field = b"%b: %b\r\n" % (HISTORY.encode(), history) if history else b""
         self._metrics = metrics
         self._in_flight_max = in_flight_max
 
-    def heads(self) -> UsualHeads:
-        """For a connection, to be given back with each call."""
-        return UsualHeads(lambda path: self._find(path) is not None, self._history)
+    def heads(self, subject: str | None) -> UsualHeads:
+        """For a connection whose peer has a certificate of that subject, to be given back with each
+        call."""
+        return UsualHeads(
+            lambda path: self._find(path) is not None, self._history, self._callers, subject
+        )
 
     def take(self, data: bytes, heads: UsualHeads, connection: DirectConnection) -> bool:
         """Whether ``data`` is a request that ``connection`` gets an answer for."""
@@ -87,7 +98,7 @@ class DirectRequests:
             self._metrics.answered(route, status)
             connection.answered(self._whole(status, content, request.number, connection.ends))
 
-        if not handler(request.content, respond):
+        if not handler(request.content, respond, request.caller):
             return False
         self._metrics.in_flight += 1
         return True

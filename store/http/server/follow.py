@@ -38,6 +38,7 @@ from cellfeed.store.http.follow_messages import FollowLine, FollowMessage
 from cellfeed.store.http.messages import ErrorMessage, cell_message
 from cellfeed.store.http.server.asgi import PeerGone, Receive, Scope, Send
 from cellfeed.store.http.server.bodies import read_body
+from cellfeed.store.http.server.callers import Callers, Watched, caller_of
 from cellfeed.store.http.server.documents import message_from
 from cellfeed.store.http.server.follow_heads import FollowedHeads
 from cellfeed.store.http.server.query import location_from
@@ -62,7 +63,10 @@ class FollowRoute:
     """Handler of ``POST /v1/{datastore}/follow``, as bare ASGI. ``closing`` is set when the worker
     is to end."""
 
-    def __init__(self, datastore: Datastore, reads: ReadPool, closing: asyncio.Event) -> None:
+    def __init__(
+        self, datastore: Datastore, reads: ReadPool, closing: asyncio.Event, callers: Callers
+    ) -> None:
+        self._callers = callers
         self._datastore = datastore
         self._reads = reads
         self._closing = closing
@@ -79,11 +83,13 @@ class FollowRoute:
         check_token(asked, engine.history.history_id, engine.shards)
         shards = followed_shards(asked, engine.shards)
         self._heads = self._heads or FollowedHeads(engine)
-        with self._counted():
+        columns = asked.columns
+        read = self._callers.watched(caller_of(scope), lambda each: each.check_read(columns))
+        with read as watched, self._counted():
             async with self._heads.watch(shards) as (heads, watch):
                 state = await self._begun(asked, list(shards), heads)
                 await start_stream(send)
-                await self._stream(state, asked, heads, watch, receive, send)
+                await self._stream(state, asked, heads, watch, watched, receive, send)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -119,19 +125,21 @@ class FollowRoute:
         asked: Wanted,
         heads: LogHeads,
         watch: HeadWatch,
+        watched: Watched,
         receive: Receive,
         send: Send,
     ) -> None:
         ends = [
             asyncio.ensure_future(receive()),  # the request is whole: it says when the peer is gone
             asyncio.ensure_future(self._closing.wait()),
+            asyncio.ensure_future(watched.ended.wait()),
         ]
         for end in ends:
             end.add_done_callback(lambda _: watch.wake())
         lines = _Lines(send, self._datastore.history_id)
         try:
             await lines.bookmark(state.positions, "")
-            await self._follow(state, asked, heads, watch, lines, ends)
+            await self._follow(state, asked, heads, watch, watched, lines, ends)
         finally:
             for end in ends:
                 end.cancel()
@@ -142,21 +150,26 @@ class FollowRoute:
         asked: Wanted,
         heads: LogHeads,
         watch: HeadWatch,
+        watched: Watched,
         lines: _Lines,
         ends: Sequence[asyncio.Future[Any]],
     ) -> None:
-        gone, closing = ends
+        gone, closing, _ = ends
         try:
             while True:
                 if gone.done():
                     raise PeerGone
                 if closing.done():
                     raise StorageUnavailable("the worker is closing; follow at another one")
+                if watched.error is not None:
+                    raise watched.error
                 state.look({shard: heads[shard] for shard in watch.take()})
                 ranges = state.ranges(time.monotonic())
                 if ranges:
                     pieces = await self._pieces(ranges, asked)
                     for _, cells in state.take(pieces, time.monotonic()):
+                        if watched.error is not None:
+                            raise watched.error
                         await lines.cells(cells)
                     if state.failed is not None:
                         raise state.failed

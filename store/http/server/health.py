@@ -12,6 +12,7 @@ from litestar.response import Response
 from cellfeed.store.errors import CellfeedError, Unavailable
 from cellfeed.store.http.server.handlers import ReadState
 from cellfeed.store.http.server.metrics import METRICS_MEDIA_TYPE, WorkerMetrics
+from cellfeed.store.http.server.route_rights import describe, operate
 from cellfeed.store.progress import Reason, unready
 
 READY_TIMEOUT_S: Final = 2.0
@@ -40,7 +41,7 @@ class HealthState(ReadState):
     ["/livez", "/health/live"],
     tags=["operation"],
     summary="Whether the process answers",
-    opt={"query": ()},
+    opt={"right": describe, "query": ()},
 )
 async def live(state: HealthState) -> HealthMessage:
     """Always 200: no answer means not alive. Says nothing of the storage."""
@@ -51,7 +52,7 @@ async def live(state: HealthState) -> HealthMessage:
     ["/readyz", "/health", "/health/ready"],
     tags=["operation"],
     summary="Whether the storage answers and the worker advances",
-    opt={"query": ()},
+    opt={"right": describe, "query": ()},
 )
 async def ready(state: HealthState) -> Response[HealthMessage]:
     """200 when the engine answered a read just now, no loop of the worker is dead, and none stands;
@@ -73,7 +74,7 @@ async def ready(state: HealthState) -> Response[HealthMessage]:
     summary="Metrics for Prometheus",
     media_type=METRICS_MEDIA_TYPE,
     response_class=Response,
-    opt={"query": ()},
+    opt={"right": operate, "query": ()},
 )
 async def metrics(state: HealthState) -> bytes:
     """The Prometheus text form: this worker's counts and, with clusters, the state of their nodes

@@ -16,6 +16,7 @@ from cellfeed.store.http.index_messages import IndexQueryMessage, index_page_mes
 from cellfeed.store.http.messages import JSON
 from cellfeed.store.http.server.asgi import Receive, Scope, Send
 from cellfeed.store.http.server.bodies import read_body
+from cellfeed.store.http.server.callers import caller_of
 from cellfeed.store.http.server.direct import Handler, Respond
 from cellfeed.store.http.server.documents import message_from
 from cellfeed.store.http.server.query import check_query_string
@@ -23,6 +24,7 @@ from cellfeed.store.http.server.read_pool import ReadPool
 from cellfeed.store.http.server.responses import encoded, media_type_of, send_message
 from cellfeed.store.indexes.request import IndexPage, check_wait_for, check_wait_s
 from cellfeed.store.limits import HTTP_BODY_BYTES_MAX
+from cellfeed.store.security.callers import Caller
 
 _INDEX: Final = re.compile(r".*/indexes/([^/]*)/query")
 _log: Final = logging.getLogger("cellfeed.worker")
@@ -44,21 +46,24 @@ class IndexQueryRoute:
         wanted = message_from(
             await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type, IndexQueryMessage
         )
+        caller = caller_of(scope)
+        if not caller.may_all("read"):
+            await self._reads.run(self._check, index, wanted, caller)
         await self._wait(index, wanted)
         call = self._call(index, wanted)
         await send_message(send, scope, index_page_message(await self._reads.run(call)))
 
     def directly(self, path: str) -> Handler:
         """As :meth:`query`, of JSON. Does not take a query that is refused, or waits for the
-        index."""
+        index, or of a caller who may not read every column."""
         index = _index_of(path)
 
-        def query(content: bytes, respond: Respond) -> bool:
+        def query(content: bytes, respond: Respond, caller: Caller) -> bool:
             try:
                 wanted = message_from(content, JSON, IndexQueryMessage)
             except CellfeedError:
                 return False
-            if wanted.wait_for:
+            if wanted.wait_for or not caller.may_all("read"):
                 return False
             call = self._call(index, wanted)
 
@@ -102,6 +107,16 @@ class IndexQueryRoute:
             mode=wanted.mode,
             read_from=wanted.read_from,
         )
+
+    def _check(self, index: str, wanted: IndexQueryMessage, caller: Caller) -> None:
+        """Whether the caller may read all columns that the answer shows. Somebody without any right
+        learns nothing of the index. Blocks for a read."""
+        columns = None if wanted.columns == "*" else wanted.columns or ()
+        try:
+            indexed = self._datastore.indexes.current(index).definition.columns
+        except CellfeedError:
+            columns, indexed = None, []
+        caller.check_read(None if columns is None else {*indexed, *columns})
 
     async def _wait(self, index: str, wanted: IndexQueryMessage) -> None:
         locations = check_wait_for(wanted.wait_for, self._datastore.shards)

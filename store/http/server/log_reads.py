@@ -26,6 +26,7 @@ from cellfeed.store.http.server.handlers import (
     message_of,
 )
 from cellfeed.store.http.server.query import location_from
+from cellfeed.store.http.server.route_rights import describe, read_all
 from cellfeed.store.limits import SCAN_SHARDS_BYTES_MAX
 
 
@@ -33,7 +34,7 @@ from cellfeed.store.limits import SCAN_SHARDS_BYTES_MAX
     "/v1/{datastore:str}/shards",
     tags=["logs"],
     summary="The head of every shard",
-    opt={"query": ()},
+    opt={"right": describe, "query": ()},
 )
 async def get_heads(state: ReadState, datastore: Name) -> HeadsMessage:
     """``heads[n]`` is shard n."""
@@ -48,7 +49,7 @@ async def get_heads(state: ReadState, datastore: Name) -> HeadsMessage:
     "/v1/{datastore:str}/shards/{shard:int}/cells",
     tags=["logs"],
     summary="A piece of a shard's log",
-    opt={"query": ("location", "limit")},
+    opt={"right": read_all, "query": ("location", "limit")},
 )
 async def scan_shard(
     state: ReadState, datastore: Name, shard: Shard, location: From = "0", limit: Limit = 1000
@@ -65,7 +66,7 @@ async def scan_shard(
     tags=["logs"],
     summary="Pieces of many shards' logs",
     status_code=200,
-    opt={"body": ScanShardsMessage},
+    opt={"right": read_all, "body": ScanShardsMessage},
 )
 async def scan_shards(
     state: ReadState, datastore: Name, request: Request[Any, Any, Any]

@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from cellfeed.store.cells.put_result import Outcome, PutResult
-from cellfeed.store.errors import BodyTooLarge, StorageUnavailable
+from cellfeed.store.errors import BodyTooLarge, CellfeedError, StorageUnavailable
 from cellfeed.store.http.server.asgi import Message, PeerGone, Receive, Send
+from cellfeed.store.http.server.callers import Watched
 from cellfeed.store.http.server.requests import PutItem, put_line
 from cellfeed.store.http.server.responses import result_lines, start_stream
 from cellfeed.store.limits import BODY_BYTES_MAX
@@ -78,7 +79,8 @@ class PutStream:
     """One streamed put. ``submit`` hands a chunk to the group commit and returns an awaitable of
     its results, one per item, never an error.
 
-    ``closing`` is set when the worker is to end.
+    ``closing`` is set when the worker is to end. ``watched``: the caller, whose credentials may
+    end before the stream.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class PutStream:
         shards: int,
         submit: Callable[[Sequence[PutItem]], Awaitable[Results]],
         closing: asyncio.Event,
+        watched: Watched | None = None,
     ) -> None:
+        self._watched = watched
         self._shards = shards
         self._submit = submit
         self._closing = closing
@@ -109,7 +113,7 @@ class PutStream:
     async def _read(self, receive: Receive) -> bool:
         """Whether the request came to its end, or was ended by the worker."""
         lines = LineSplitter()
-        closing = asyncio.ensure_future(self._closing.wait())
+        closing = asyncio.ensure_future(self._ended())
         try:
             while (piece := await _first(receive(), closing)) is not None:
                 if piece["type"] != "http.request":
@@ -118,11 +122,21 @@ class PutStream:
                 if not piece.get("more_body"):
                     await self._submit_lines(lines.rest())
                     return True
-            await self._in_flight.put(_ended())
+            await self._in_flight.put(_failed(self._watched.error if self._watched else None))
             return True
         finally:
             closing.cancel()
             await self._in_flight.put(None)
+
+    async def _ended(self) -> None:
+        """Waits until the worker closes, or the caller's credentials have ended."""
+        events = [self._closing, *([self._watched.ended] if self._watched is not None else [])]
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _submit_lines(self, lines: Sequence[bytes]) -> None:
         items = [self._item(line) for line in lines if line.strip()]
@@ -162,13 +176,6 @@ async def _first(receiving: Awaitable[Message], closing: asyncio.Future[Any]) ->
     return None
 
 
-async def _ended() -> list[PutResult]:
-    return [
-        PutResult(
-            Outcome.FAILED,
-            None,
-            error=StorageUnavailable(
-                "the worker is closing; send the lines that have no result again"
-            ),
-        )
-    ]
+async def _failed(error: CellfeedError | None) -> list[PutResult]:
+    closing = StorageUnavailable("the worker is closing; send the lines that have no result again")
+    return [PutResult(Outcome.FAILED, None, error=error or closing)]

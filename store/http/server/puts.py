@@ -28,9 +28,11 @@ from cellfeed.store.errors import CellfeedError, Overloaded
 from cellfeed.store.http.messages import JSON, MSGPACK, NDJSON
 from cellfeed.store.http.server.asgi import Receive, Scope, Send
 from cellfeed.store.http.server.bodies import read_body
+from cellfeed.store.http.server.callers import Callers, caller_of
 from cellfeed.store.http.server.commits import LoopCommits
 from cellfeed.store.http.server.direct import Respond
 from cellfeed.store.http.server.metrics import WorkerMetrics
+from cellfeed.store.http.server.put_rights import allowed, columns_of
 from cellfeed.store.http.server.put_stream import PutStream, Results
 from cellfeed.store.http.server.requests import PutItem, put_from, puts_from
 from cellfeed.store.http.server.responses import (
@@ -40,6 +42,7 @@ from cellfeed.store.http.server.responses import (
     send_message,
 )
 from cellfeed.store.limits import HTTP_BODY_BYTES_MAX, PUT_TIMEOUT_S
+from cellfeed.store.security.callers import Caller
 
 _QUEUE_FULL_PAUSE_S: Final = 0.02
 """Between two tries of a stream to get a chunk into a full queue: about one commit."""
@@ -51,8 +54,13 @@ class PutRoutes:
     """Handlers of ``POST /v1/{datastore}/cell`` and ``POST /v1/{datastore}/cells``."""
 
     def __init__(
-        self, datastore: Datastore, metrics: WorkerMetrics, closing: asyncio.Event
+        self,
+        datastore: Datastore,
+        metrics: WorkerMetrics,
+        closing: asyncio.Event,
+        callers: Callers,
     ) -> None:
+        self._callers = callers
         self._datastore = datastore
         self._metrics = metrics
         self._closing = closing
@@ -63,11 +71,12 @@ class PutRoutes:
         started = time.perf_counter()
         media_type = media_type_of(scope)
         cell = put_from(await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type)
+        caller_of(scope).check_columns("put", (cell.column_name,))
         [result] = await self._written([cell])
         self._metrics.put((result,), time.perf_counter() - started)
         await send_message(send, scope, result.or_raise())
 
-    def put_directly(self, content: bytes, respond: Respond) -> bool:
+    def put_directly(self, content: bytes, respond: Respond, caller: Caller) -> bool:
         """As :meth:`put_one`, of JSON. Does not take a cell that is refused, or cannot be
         queued."""
         started = time.perf_counter()
@@ -86,7 +95,9 @@ class PutRoutes:
             respond(answered)
 
         try:
-            self.commits().put_then([put_from(content, JSON)], committed)
+            cell = put_from(content, JSON)
+            caller.check_columns("put", (cell.column_name,))
+            self.commits().put_then([cell], committed)
         except Exception:
             return False  # the other way meets the same, and says it
         return True
@@ -96,21 +107,32 @@ class PutRoutes:
         was carried out."""
         media_type = media_type_of(scope, (JSON, MSGPACK, NDJSON))
         if media_type == NDJSON:
-            stream = PutStream(self._datastore.shards, self._submit_chunk, self._closing)
-            return await stream.answer(receive, send)
+            return await self._put_stream(caller_of(scope), receive, send)
         started = time.perf_counter()
         content = await read_body(scope, receive, HTTP_BODY_BYTES_MAX)
         items = puts_from(content, media_type, self._datastore.shards)
         del content  # the bodies stay; the text they came in need not
+        caller_of(scope).check_columns("put", columns_of(items))
         written = iter(await self._written([item for item in items if isinstance(item, NewCell)]))
         results = [next(written) if isinstance(item, NewCell) else item for item in items]
         self._metrics.put(results, time.perf_counter() - started)
         await send_message(send, scope, {"results": results})
         return None
 
-    async def _submit_chunk(self, items: Sequence[PutItem]) -> Results:
+    async def _put_stream(self, caller: Caller, receive: Receive, send: Send) -> None:
+        """Ends when the worker does, or the caller's credentials."""
+        with self._callers.watched(caller, lambda _: None) as watched:
+
+            def submit(items: Sequence[PutItem]) -> Awaitable[Results]:
+                return self._submit_chunk(items, watched.caller)
+
+            stream = PutStream(self._datastore.shards, submit, self._closing, watched)
+            await stream.answer(receive, send)
+
+    async def _submit_chunk(self, items: Sequence[PutItem], caller: Caller) -> Results:
         """A stream's chunk: waits for room in the queue, where a batch is refused, so that a stream
-        slows down instead of failing."""
+        slows down instead of failing. Cells of columns that the caller may not put fail."""
+        items = [allowed(item, caller, self._datastore.shards) for item in items]
         cells = [item for item in items if isinstance(item, NewCell)]
         started = time.perf_counter()
         while True:

@@ -15,6 +15,7 @@ from litestar.handlers import BaseRouteHandler
 from cellfeed.store.api import Location
 from cellfeed.store.cells.cell import check_ref_key
 from cellfeed.store.errors import InvalidLocation, InvalidRequest
+from cellfeed.store.security.tokens import without_secrets
 
 PARAMETERS_MAX: Final = 16
 """Parameters of one query string; no route has more than four."""
@@ -44,12 +45,13 @@ def check_query_string(raw: bytes, known: Sequence[str]) -> None:
             max_num_fields=PARAMETERS_MAX,
         )
     except ValueError as error:
-        raise InvalidRequest(f"query string {ascii(raw.decode('latin-1'))[:80]}: {error}") from None
+        shown = without_secrets(f"{ascii(raw.decode('latin-1'))[:80]}: {error}")
+        raise InvalidRequest(f"query string {shown}") from None
     seen: set[str] = set()
     for name, value in pairs:
         if name not in known:
             raise InvalidRequest(
-                f"this route has no parameter {ascii(name)[:80]}; it has"
+                f"this route has no parameter {without_secrets(ascii(name)[:80])}; it has"
                 f" {', '.join(known) or 'none'}"
             )
         if name in seen:

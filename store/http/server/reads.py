@@ -24,6 +24,7 @@ from cellfeed.store.http.messages import (
     RowsMessage,
     cell_message,
 )
+from cellfeed.store.http.server.callers import caller_of
 from cellfeed.store.http.server.handlers import (
     Column,
     Name,
@@ -33,9 +34,17 @@ from cellfeed.store.http.server.handlers import (
     RowKey,
     known_datastore,
     message_of,
+    plain_scope,
 )
 from cellfeed.store.http.server.log_reads import get_heads, scan_shard, scan_shards
 from cellfeed.store.http.server.query import strict_query
+from cellfeed.store.http.server.route_rights import (
+    erase,
+    has_right,
+    in_body,
+    read_all,
+    read_column,
+)
 from cellfeed.store.limits import READ_BYTES_MAX
 
 
@@ -43,7 +52,7 @@ from cellfeed.store.limits import READ_BYTES_MAX
     "/v1/{datastore:str}/cell",
     tags=["cells"],
     summary="One cell by its key",
-    opt={"query": ("row_key", "column_name", "ref_key", "read_from")},
+    opt={"right": read_column, "query": ("row_key", "column_name", "ref_key", "read_from")},
 )
 async def get_cell(
     state: ReadState,
@@ -62,7 +71,7 @@ async def get_cell(
     "/v1/{datastore:str}/latest",
     tags=["cells"],
     summary="The cell with the highest ref key",
-    opt={"query": ("row_key", "column_name", "read_from")},
+    opt={"right": read_column, "query": ("row_key", "column_name", "read_from")},
 )
 async def get_latest(
     state: ReadState,
@@ -80,7 +89,7 @@ async def get_latest(
     "/v1/{datastore:str}/row",
     tags=["cells"],
     summary="The latest cell of every column of a row",
-    opt={"query": ("row_key", "read_from")},
+    opt={"right": read_all, "query": ("row_key", "read_from")},
 )
 async def get_row(
     state: ReadState, datastore: Name, row_key: RowKey, read_from: ReadFromParameter = "master"
@@ -100,7 +109,7 @@ async def get_row(
     tags=["batches"],
     summary="Many cells by their keys",
     status_code=200,
-    opt={"body": GetCellsMessage},
+    opt={"right": in_body, "body": GetCellsMessage},
 )
 async def get_cells(
     state: ReadState, datastore: Name, request: Request[Any, Any, Any]
@@ -108,6 +117,7 @@ async def get_cells(
     """One entry per key, in order; null where there is no such cell."""
     store = known_datastore(state, datastore)
     wanted = await message_of(request, GetCellsMessage)
+    caller_of(plain_scope(request)).check_columns("read", {key.column_name for key in wanted.keys})
     keys = [(key.row_key, key.column_name, key.ref_key) for key in wanted.keys]
     return _cells(
         await state.reads.run(store.get_cells_page, keys, read_from=wanted.read_from),
@@ -120,7 +130,7 @@ async def get_cells(
     tags=["batches"],
     summary="Many latest cells",
     status_code=200,
-    opt={"body": GetLatestMessage},
+    opt={"right": in_body, "body": GetLatestMessage},
 )
 async def get_cells_latest(
     state: ReadState, datastore: Name, request: Request[Any, Any, Any]
@@ -128,6 +138,7 @@ async def get_cells_latest(
     """One entry per key, in order; null where the row has no cell in this column."""
     store = known_datastore(state, datastore)
     wanted = await message_of(request, GetLatestMessage)
+    caller_of(plain_scope(request)).check_columns("read", {key.column_name for key in wanted.keys})
     keys = [(key.row_key, key.column_name) for key in wanted.keys]
     return _cells(
         await state.reads.run(store.get_cells_latest_page, keys, read_from=wanted.read_from),
@@ -140,7 +151,7 @@ async def get_cells_latest(
     tags=["batches"],
     summary="Many rows",
     status_code=200,
-    opt={"body": GetRowsMessage},
+    opt={"right": read_all, "body": GetRowsMessage},
 )
 async def get_rows(
     state: ReadState, datastore: Name, request: Request[Any, Any, Any]
@@ -163,7 +174,7 @@ async def get_rows(
     tags=["cells"],
     summary="Erase a row",
     status_code=200,
-    opt={"query": ()},
+    opt={"right": erase, "query": ()},
 )
 async def erase_row(state: ReadState, datastore: Name, row_key: RowKey) -> ErasedRowMessage:
     """The bodies of all its cells are taken away for good. It may be repeated; 504
@@ -195,7 +206,7 @@ _IN_PAGES: Final = (
     " the others"
 )
 
-READ_GUARDS: Final = [strict_query]
+READ_GUARDS: Final = [strict_query, has_right]
 
 
 def _found(cell: Cell | None) -> CellMessage:

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 
 from cellfeed.store.http.messages import HISTORY, JSON, REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
 from cellfeed.store.http.server.asgi import is_loopback
+from cellfeed.store.http.server.callers import Callers
+from cellfeed.store.security.callers import TRUSTED, Caller
 
 _HEAD: Final = re.compile(
     rb"POST (/[A-Za-z0-9/_-]{1,200}) HTTP/1\.1\r\n"
@@ -37,6 +39,7 @@ _FIELDS: Final = frozenset(
         b"accept-encoding",
         b"accept-language",
         b"user-agent",
+        b"authorization",
         _NUMBER,
         _HISTORY,
     }
@@ -54,14 +57,26 @@ class UsualRequest(NamedTuple):
     path: bytes
     number: bytes
     content: bytes
+    caller: Caller
 
 
 class UsualHeads:
-    """Of one connection. ``is_known``: whether a path is answered; ``history``: the worker's."""
+    """Of one connection, whose peer has a certificate of ``subject``. ``is_known``: whether a path
+    is answered; ``history``: the worker's. A request whose sender is not known at once is no usual
+    one."""
 
-    def __init__(self, is_known: Callable[[bytes], bool], history: bytes) -> None:
+    def __init__(
+        self,
+        is_known: Callable[[bytes], bool],
+        history: bytes,
+        callers: Callers,
+        subject: str | None = None,
+    ) -> None:
         self._is_known = is_known
         self._history = history
+        self._callers = callers
+        self._subject = subject
+        self._caller: Caller = TRUSTED
         self._path = b""
         self._pattern: re.Pattern[bytes] | None = None
         """The last head that was read, with room for another request number and length: the verdict
@@ -70,7 +85,7 @@ class UsualHeads:
     def request(self, data: bytes) -> UsualRequest | None:
         """The request that ``data`` is."""
         head = self._pattern.match(data) if self._pattern is not None else None
-        if head is None:
+        if head is None or not self._callers.is_current(self._caller):
             self._pattern = self._read(data)
             head = self._pattern.match(data) if self._pattern is not None else None
             if head is None:
@@ -78,7 +93,7 @@ class UsualHeads:
         content = data[head.end() :]
         if head["length"] != b"%d" % len(content):
             return None
-        return UsualRequest(self._path, head["number"] or b"", content)
+        return UsualRequest(self._path, head["number"] or b"", content, self._caller)
 
     def _read(self, data: bytes) -> re.Pattern[bytes] | None:
         """The pattern of the head of ``data``; None where it is not a usual one."""
@@ -99,10 +114,14 @@ class UsualHeads:
             or b"content-length" not in fields
             or fields.get(b"content-type") != _JSON
             or b"msgpack" in fields.get(b"accept", b"")
-            or not is_loopback(fields.get(b"host", b""))
+            or not (self._callers.required or is_loopback(fields.get(b"host", b"")))
             or fields.get(_HISTORY, self._history) != self._history
         ):
             return None
+        caller = self._callers.at_once(fields.get(b"authorization", b""), self._subject)
+        if caller is None:
+            return None
+        self._caller = caller
         if _NUMBER not in fields:
             pattern += b"(?P<number>)"
         return re.compile(pattern + b"\r\n")

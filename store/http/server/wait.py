@@ -14,8 +14,16 @@ from litestar import Request, post
 from cellfeed.store.cells.token import Token
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.http.server.asgi import PeerGone, Receive
-from cellfeed.store.http.server.handlers import Name, ReadState, known_datastore, message_of
+from cellfeed.store.http.server.callers import Callers, caller_of
+from cellfeed.store.http.server.handlers import (
+    Name,
+    ReadState,
+    known_datastore,
+    message_of,
+    plain_scope,
+)
 from cellfeed.store.http.server.read_pool import ReadPool
+from cellfeed.store.http.server.route_rights import in_body
 from cellfeed.store.http.wait_messages import WaitedMessage, WaitMessage
 from cellfeed.store.outlet_wait import FIRST_LOOK_S, Wait
 from cellfeed.store.waiting import (
@@ -35,6 +43,7 @@ class WaitState(ReadState):
 
     wait_looks: ReadPool
     closing: asyncio.Event
+    callers: Callers
 
 
 @post(
@@ -42,7 +51,7 @@ class WaitState(ReadState):
     tags=["logs"],
     summary="Wait until an outlet has passed places",
     status_code=200,
-    opt={"body": WaitMessage},
+    opt={"right": in_body, "body": WaitMessage},
 )
 async def wait(state: WaitState, datastore: Name, request: Request[Any, Any, Any]) -> WaitedMessage:
     """200 with ``passed`` false when the time was over first; ask again. 404 ``not_found`` for a
@@ -51,6 +60,8 @@ async def wait(state: WaitState, datastore: Name, request: Request[Any, Any, Any
     store = known_datastore(state, datastore)
     wanted = await message_of(request, WaitMessage)
     kind, name = one_outlet({each: getattr(wanted, each) for each in KINDS})
+    caller = caller_of(plain_scope(request))
+    caller.check_group("describe", name)
     timeout_s = min(check_timeout_s(wanted.timeout_s), LONG_POLL_S_MAX)
     token = Token.parse(wanted.token)
     target = await state.wait_looks.run(store.waits.target, token, kind, name)
@@ -58,6 +69,7 @@ async def wait(state: WaitState, datastore: Name, request: Request[Any, Any, Any
     with store.waits.at(target, token, partial(loop.call_soon_threadsafe, looked.set)) as waiting:
         receive = cast("Receive", request.receive)
         await _until_over(waiting, looked, timeout_s, receive, state.closing)
+    state.callers.current(caller).check_group("describe", name)
     title = target.outlet.title
     if waiting.error is not None:
         raise waiting.error

@@ -1,34 +1,27 @@
-"""The worker process: a datastore behind HTTP on a loopback port, until a signal stops it."""
+"""The worker process: a datastore behind HTTP, until a signal stops it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
-import logging
-import socket
 import threading
-import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-import uvicorn
 from prometheus_client.registry import Collector
 
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.gc_tuning import collect_seldom
 from cellfeed.store.http.server.app import WorkerApp
 from cellfeed.store.http.server.bodies import BODIES
-from cellfeed.store.http.server.connections import KEEP_ALIVE_S, Connection, cut_off_stalled
-from cellfeed.store.limits import PUT_TIMEOUT_S
+from cellfeed.store.http.server.callers import Callers
+from cellfeed.store.http.server.credentials import SignedTokens
+from cellfeed.store.http.server.listening import HttpListener, listen
+from cellfeed.store.http.server.serving import HttpServer
 from cellfeed.store.progress import Watch
+from cellfeed.store.security.authority import Authority
+from cellfeed.store.security.certificates import Certificates
 
-_BACKLOG: Final = 512
-"""Connections the kernel keeps for us before they are accepted: a burst of clients that start
-together."""
-
-_log: Final = logging.getLogger("cellfeed.worker")
+OWNER = "the worker"
 
 
 class StopSignal(Protocol):
@@ -45,106 +38,51 @@ def run_worker(
     stop: StopSignal | None = None,
     on_started: Callable[[int], None] | None = None,
     collectors: Sequence[Collector] = (),
+    listener: HttpListener | None = None,
+    certificates: Certificates | None = None,
+    signed: SignedTokens | None = None,
 ) -> None:
     """Serves ``datastore`` until ``stop`` is set (looked at every 0.1 s); requests under way are
     answered first. Does not close the datastore.
 
     ``on_started`` is called with the port, which the kernel chooses when ``port`` is 0, once
     connections are taken. Signals are left to the caller. ``collectors`` add to ``/metrics``.
-    Raises ProtectData for a host that is not loopback, StorageUnavailable when the port cannot be
-    had.
+    ``listener``: instead of ``host`` and ``port``, one with TLS and authentication;
+    ``certificates``: its, where the caller has them read again. ``signed`` verifies tokens of
+    identity providers. Raises ProtectData for a listener beyond loopback without both,
+    StorageUnavailable when the port cannot be had.
     """
-    listener = _listen(check_loopback(host), port)
-    app = WorkerApp(datastore, collectors)
-    server = _Server(
-        app,
-        stop or threading.Event(),
-        lambda: on_started(listener.getsockname()[1]) if on_started else None,
-    )
-    try:
-        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-            runner.run(server.serve(sockets=[listener]))
-    finally:
-        listener.close()
-        app.close()
+    where = listener or HttpListener(host, port)
+    sockets = listen(where, OWNER)
+    authority = Authority(datastore.state)
+    authority.look()  # a request that comes at once finds the users; without storage, nobody
+    callers = Callers(datastore.name, authority, required=where.needs_credentials, signed=signed)
+    app = WorkerApp(datastore, collectors, callers)
 
-
-def check_loopback(host: str) -> str:
-    """A host of this machine alone. Raises ProtectData for any other: there is no encryption or
-    authentication here yet."""
-    try:
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return host
-    except ValueError:
-        pass
-    raise ProtectData(
-        f"host {host!r} is not loopback; a worker has no TLS and no authentication, so it binds"
-        " 127.0.0.1, ::1 or localhost only"
-    )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise StorageUnavailable(f"cannot listen on {host}:{port}: {error}") from error
-    return listener
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, app: WorkerApp, stop: StopSignal, on_started: Callable[[], None]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=Connection,
-                ws="none",
-                proxy_headers=False,  # no header may rename a peer on loopback
-                loop="auto",
-                lifespan="on",
-                backlog=_BACKLOG,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                # A put is answered within PUT_TIMEOUT_S in any case; one second more to send the
-                # answer.
-                timeout_graceful_shutdown=int(PUT_TIMEOUT_S) + 1,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-            )
-        )
-        self._worker_app = app
-        self._stop = stop
-        self._on_started = on_started
-        self._looked_at = time.monotonic()
-        self._watch = Watch("of the worker", "event-loop")
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+    def started() -> None:
         collect_seldom()
-        self._on_started()
+        if on_started is not None:
+            on_started(sockets[0].getsockname()[1])
 
-    async def on_tick(self, counter: int) -> bool:
-        now = time.monotonic()
-        self._watch.moved()
-        if now - self._looked_at >= 1:
-            self._looked_at = now
-            BODIES.end_overdue(now)
-            if cut := cut_off_stalled(self.server_state.connections, now):
-                _log.warning("cut off %d connections whose peer neither sent nor read", cut)
-        return await super().on_tick(counter) or self._stop.is_set()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._worker_app.closing.set()
+    def closing() -> None:
+        app.closing.set()
         BODIES.end_all()
-        await super().shutdown(sockets)
-        self._watch.close()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Signals belong to the process, which sets ``stop``."""
-        yield
+    try:
+        server = HttpServer(
+            app,
+            sockets,
+            certificates or Certificates(where.tls, OWNER),
+            lifespan=True,
+            stops=(stop or threading.Event()).is_set,
+            on_started=started,
+            on_closing=closing,
+            loops={"http-rights": callers.follow},
+            watch=Watch("of the worker", "event-loop"),
+        )
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(server.serve())
+    finally:
+        for each in sockets:
+            each.close()
+        app.close()

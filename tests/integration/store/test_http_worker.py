@@ -22,7 +22,7 @@ from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import FailpointReached
 from cellfeed.store.http.server.connections import Connection
 from cellfeed.store.http.server.put_stream import LINE_BYTES_MAX
-from cellfeed.store.http.server.worker import check_loopback, run_worker
+from cellfeed.store.http.server.worker import run_worker
 from cellfeed.store.limits import HTTP_BODY_BYTES_MAX
 from tests.support.http_calls import call
 from tests.support.worker_thread import worker_thread
@@ -444,14 +444,6 @@ def test_many_callers_at_once_are_each_answered(port: int) -> None:
 def test_a_host_that_is_not_loopback_is_refused(store: Datastore, host: str) -> None:
     with pytest.raises(ProtectData, match="loopback"):
         run_worker(store, host)
-
-
-def test_loopback_hosts_are_taken() -> None:
-    assert [check_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == [
-        "127.0.0.1",
-        "::1",
-        "localhost",
-    ]
 
 
 def test_a_port_in_use_is_refused_with_its_name(store: Datastore, port: int) -> None:

@@ -194,7 +194,7 @@ def test_all_gateways_have_one_secret_also_when_two_make_it_at_once(
 def test_removing_the_last_user_or_acl_opens_nothing(state: SqliteState) -> None:
     assert read_security(state).is_open
     put_user(state, "alice", "old", is_new=True)
-    with pytest.raises(InvalidRequest, match="1 users and ACLs are there"):
+    with pytest.raises(InvalidRequest, match="1 users, tokens and ACLs are there"):
         open_access(state)
     remove_user(state, "alice")
     assert not read_security(state).may("alice", "topic", "trips", "read")

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellfeed.store.http.server.usual_requests import UsualHeads, UsualRequest
+from cellfeed.store.security.callers import TRUSTED
+from tests.support.open_callers import open_callers
 
 LINE = b"POST /v1/trips/cell HTTP/1.1\r\n"
 HISTORY = b"11111111111111111111111111111111"
@@ -54,7 +56,7 @@ class OneMessage:
 
 
 def heads() -> UsualHeads:
-    return UsualHeads({b"/v1/trips/cell", b"/v1/trips/other"}.__contains__, HISTORY)
+    return UsualHeads({b"/v1/trips/cell", b"/v1/trips/other"}.__contains__, HISTORY, open_callers())
 
 
 def taken(data: bytes) -> UsualRequest | None:
@@ -73,7 +75,7 @@ def taken(data: bytes) -> UsualRequest | None:
 )
 def test_a_whole_request_with_nothing_unusual_in_its_head_is_taken(data: bytes) -> None:
     assert taken(data) == UsualRequest(
-        b"/v1/trips/cell", b"0123456789abcdef" if b"cellfeed-request" in data else b"", PUT
+        b"/v1/trips/cell", b"0123456789abcdef" if b"cellfeed-request" in data else b"", PUT, TRUSTED
     )
 
 
@@ -133,7 +135,7 @@ def test_a_remembered_head_is_not_applied_to_another_length_number_or_path() -> 
     longer = PUT.replace(b"BASE", b"LONGER")
     assert one.request(
         request(*FIELDS[:2], b"cellfeed-request: 7", FIELDS[3], content=longer)
-    ) == UsualRequest(b"/v1/trips/cell", b"7", longer)
+    ) == UsualRequest(b"/v1/trips/cell", b"7", longer, TRUSTED)
     assert one.request(request(*FIELDS, content=longer, length=b"%d" % len(PUT))) is None
     assert one.request(request(*FIELDS, length=b"%d" % len(longer))) is None
     other = one.request(request(*FIELDS, line=b"POST /v1/trips/other HTTP/1.1\r\n"))

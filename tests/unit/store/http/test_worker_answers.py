@@ -17,7 +17,7 @@ from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.http.server import health
 from cellfeed.store.http.server.app import WorkerApp
 from cellfeed.store.http.server.cluster_metrics import ClusterMetrics
-from cellfeed.store.http.server.worker import check_loopback
+from cellfeed.store.http.server.listening import HttpListener, check_http_listener
 from cellfeed.store.progress import Reason
 
 ROW = str(UUID(int=7))
@@ -131,8 +131,9 @@ def test_a_loopback_name_is_answered(app: WorkerApp, host: bytes) -> None:
 @pytest.mark.parametrize("host", ["10.0.0.1", "192.168.1.1", "0.0.0.0", "::", "example"])
 def test_a_worker_binds_only_loopback(host: str) -> None:
     with pytest.raises(ProtectData):
-        check_loopback(host)
-    assert [check_loopback(each) for each in ("127.0.0.2", "::1", "localhost")]
+        check_http_listener(HttpListener(host), "the worker")
+    for each in ("127.0.0.2", "::1", "localhost"):
+        check_http_listener(HttpListener(each), "the worker")
 
 
 # --- health ---------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ from cellfeed.store.http.server.query import check_query_string, location_from
 from cellfeed.store.http.server.requests import puts_from
 from cellfeed.store.http.server.responses import as_put_error, wants_msgpack
 from cellfeed.store.limits import BATCH_CELLS_MAX, READ_KEYS_MAX
+from cellfeed.store.security.callers import TRUSTED
+from tests.support.open_callers import open_callers
 
 # --- bounds ---------------------------------------------------------------------------------------
 
@@ -143,14 +145,18 @@ def test_a_stream_that_a_closing_worker_ends_has_an_end_message() -> None:
 def test_direct_requests_count_while_they_are_under_way_and_keep_to_the_limit() -> None:
     waiting: list[Any] = []
 
-    def handler(_content: bytes, respond: Any) -> bool:
+    def handler(_content: bytes, respond: Any, _caller: object) -> bool:
         waiting.append(respond)
         return True
 
     metrics = SimpleNamespace(in_flight=0, answered=lambda *_: None)
-    requests = direct.DirectRequests(lambda _: ("put_one", handler), b"", cast("Any", metrics), 2)
+    requests = direct.DirectRequests(
+        lambda _: ("put_one", handler), b"", cast("Any", metrics), 2, open_callers()
+    )
     connection = SimpleNamespace(ends=False, answered=lambda _: None)
-    heads = SimpleNamespace(request=lambda _: SimpleNamespace(path=b"/", number=b"", content=b""))
+    heads = SimpleNamespace(
+        request=lambda _: SimpleNamespace(path=b"/", number=b"", content=b"", caller=TRUSTED)
+    )
 
     def take() -> bool:
         return requests.take(b"", cast("Any", heads), cast("Any", connection))
@@ -181,6 +187,7 @@ def test_a_piece_that_was_not_read_is_not_passed() -> None:
         cast("Any", SimpleNamespace(engine=None)),
         cast("Any", SimpleNamespace(run=full)),
         cast("Any", None),
+        open_callers(),
     )
     asked = cast("Any", SimpleNamespace(columns=None))
     [piece] = asyncio.run(
@@ -239,10 +246,11 @@ def test_a_follower_of_a_closing_worker_is_sent_to_another_one() -> None:
     async def ended() -> None:
         gone, closing = asyncio.get_running_loop().create_future(), asyncio.Future[None]()
         closing.set_result(None)
-        route = follow.FollowRoute(cast("Any", None), cast("Any", None), cast("Any", None))
+        route = follow.FollowRoute(*[cast("Any", None)] * 4)
         lines = cast("Any", SimpleNamespace(error=error))
         nothing = cast("Any", None)
-        await route._follow(nothing, nothing, nothing, nothing, lines, [gone, closing])
+        ends = [gone, closing, asyncio.Future[None]()]
+        await route._follow(nothing, nothing, nothing, nothing, nothing, lines, ends)
 
     asyncio.run(ended())
     assert [type(each) for each in sent] == [StorageUnavailable]

@@ -1,0 +1,52 @@
+"""HTTP listeners, and the identity providers whose tokens they take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cellfeed.store.http.server.listening import HttpListener
+from cellfeed.store.security.certificates import TlsFiles
+
+
+class TlsConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """TLS of an HTTP listener. ``certificate`` and ``key``: PEM files, read again when they change
+    and at SIGHUP. ``client_ca``: clients show a certificate of it, whose subject is the principal;
+    with ``client_certificates: optional`` they may show a token instead."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+    client_certificates: Literal["required", "optional"] = "required"
+
+    def files(self) -> TlsFiles:
+        """As listeners take them."""
+        needed = self.client_certificates == "required"
+        return TlsFiles(self.certificate, self.key, self.client_ca, clients_need_one=needed)
+
+
+class IssuerConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """An identity provider whose signed tokens (JWT) HTTP listeners take. ``issuer`` and
+    ``audience`` are compared with ``iss`` and ``aud``. ``keys``: its JWKS, a file or an ``https``
+    address. ``principal_claim`` names the principal, behind ``principal_prefix``. ``algorithms``:
+    no others are taken. ``leeway_s``: how far clocks may differ."""
+
+    issuer: str
+    audience: str
+    keys: str
+    principal_claim: str = "sub"
+    principal_prefix: str = ""
+    algorithms: Annotated[
+        list[Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]],
+        Meta(min_length=1),
+    ] = msgspec.field(default_factory=lambda: ["RS256", "ES256"])
+    leeway_s: Annotated[float, Meta(ge=0, le=300)] = 10.0
+
+
+def http_listener(
+    host: str, port: int, tls: TlsConfig | None, authentication: bool | None
+) -> HttpListener:
+    """As servers take it."""
+    return HttpListener(host, port, None if tls is None else tls.files(), authentication)

@@ -1,0 +1,48 @@
+"""The one authority of a process: who a peer is, and what it may do, as the state table last said.
+
+:meth:`Authority.look` reads the table; a server calls it every ``SECURITY_LOOK_S``. While the table
+cannot be read, users and rights stay as they were. Before the first look nobody is let in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cellfeed.store.engines.contract.state_table import StateTable
+from cellfeed.store.errors import CellfeedError
+from cellfeed.store.repeated_warnings import RepeatedWarning
+from cellfeed.store.security.access import Security
+from cellfeed.store.security.users import read_security
+
+_UNREAD: Final = Security({}, (), b"", is_closed=True)
+
+
+class Authority:
+    """See the module. ``security`` is replaced as a whole; any thread may read it. ``changed`` is
+    called after each replacement, in the thread that looked."""
+
+    def __init__(self, state: StateTable) -> None:
+        self._state = state
+        self._log = logging.getLogger("cellfeed.security")
+        self._warning = RepeatedWarning(self._log)
+        self.security = _UNREAD
+        self.changed: Callable[[], object] = lambda: None
+
+    def look(self) -> None:
+        """Takes changed users, tokens and ACLs. Blocks for a read of the state table; raises
+        nothing."""
+        try:
+            found = read_security(self._state)
+        except CellfeedError as error:
+            self._warning.warn(
+                "users and ACLs cannot be read just now, and stay as they were: %s", error
+            )
+            return
+        if found == self.security:
+            return
+        for key in found.unreadable - self.security.unreadable:
+            self._log.error("%s cannot be read: it lets nobody in, and allows nothing", key)
+        self.security = found
+        self.changed()

@@ -29,8 +29,7 @@ from typing import ClassVar
 
 
 class CellfeedError(Exception):
-    """Root of every error that cellfeed raises on purpose. ``str(error)`` names the value and the
-    rule, never a secret."""
+    """Root of every error raised on purpose. ``str(error)`` names value and rule, no secret."""
 
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
@@ -39,8 +38,7 @@ class CellfeedError(Exception):
     exit_code: ClassVar[int] = 1
 
     def as_json(self) -> dict[str, object]:
-        """The error as HTTP and ``--json`` show it:
-        ``{"error", "message", "retriable", "definite"}``."""
+        """As HTTP and ``--json`` show it: ``{"error", "message", "retriable", "definite"}``."""
         return {
             "error": self.code,
             "message": str(self),
@@ -93,8 +91,7 @@ class UrlTooLong(InvalidRequest):
 
 
 class AnswerTooLarge(InvalidRequest):
-    """The answer would have more bytes than one may have. Nothing is left out silently: a caller
-    that can read pages says so in the request."""
+    """The answer would be too large. A caller that can read pages says so in the request."""
 
     code = "answer_too_large"
     http_status = 413
@@ -105,8 +102,7 @@ class InvalidLocation(InvalidRequest):
 
 
 class Trimmed(InvalidLocation):
-    """A log was asked for from a location below its start: the cells there are gone, and going on
-    silently behind them would be a skip."""
+    """A log was asked for from below its start: the cells there are gone. Nothing is skipped."""
 
     code = "trimmed"
     http_status = 410
@@ -142,8 +138,7 @@ class UnknownShard(NotFound):
 
 
 class UnknownRoute(NotFound):
-    """No such path here. Apart from ``not_found``, so that a wrong address is never taken for a
-    cell that is not there."""
+    """No such path here: a wrong address is never taken for a cell that is not there."""
 
     code = "unknown_route"
 
@@ -163,16 +158,14 @@ class Forbidden(CellfeedError):
 
 
 class CellConflict(CellfeedError):
-    """The triple is stored already with another body. Cells never change: put the new value under a
-    higher ref key."""
+    """The triple is stored with another body: put the new value under a higher ref key."""
 
     code = "conflict"
     http_status = 409
 
 
 class RowErased(CellfeedError):
-    """The row key was erased. No cell of it is written again while its log holds the erasure, and
-    no body of it can be had."""
+    """The row key was erased: no cell of it is written again, and no body of it can be had."""
 
     code = "row_erased"
     http_status = 410
@@ -221,15 +214,13 @@ class StorageUnavailable(Unavailable):
 
 
 class ShardMoving(StorageUnavailable):
-    """The shard was looked for on a cluster that it is leaving, or has left. In a moment it is
-    found on the other one."""
+    """The shard is leaving a cluster, or has left it: it is found on the other one soon."""
 
     code = "shard_moving"
 
 
 class ForeignServer(StorageUnavailable):
-    """A server of another cluster, or of another history, answers at the address of a node. It is
-    neither read nor written to."""
+    """A server of another cluster or history answers at a node's address: it is not used."""
 
     code = "foreign_server"
 
@@ -241,16 +232,14 @@ class NoMinion(StorageUnavailable):
 
 
 class WrongAnswer(Unavailable):
-    """A worker's answer is whole and is not one to the question: the connection was shared, or
-    something in between mixed answers up."""
+    """The answer is one to another question: the connection was shared, or mixed up."""
 
     code = "wrong_answer"
     http_status = 502
 
 
 class OutcomeUnknown(Unavailable):
-    """The commit was sent and no answer came: it may have happened. Putting the same cell again is
-    safe and shows which."""
+    """The commit was sent and no answer came. Put the same cell again to learn the outcome."""
 
     code = "outcome_unknown"
     http_status = 504
@@ -267,8 +256,7 @@ class WaitTimedOut(Unavailable, TimeoutError):
 
 
 class PartitionMoved(Unavailable):
-    """A record was given an offset at or below one that the partition had before: it lost records,
-    or is another one by now. The transaction was aborted."""
+    """A partition lost records, or is another one by now. The transaction was aborted."""
 
     code = "partition_moved"
 
@@ -313,8 +301,7 @@ class WrongServerSettings(ProtectData):
 
 
 class OtherHistory(ProtectData):
-    """A worker serves another history than the one that the client has worked with: a neighbour's
-    store at the same address, or a store that was restored. Nothing was written."""
+    """Another store, or a restored one, answers at the address. Nothing was written."""
 
     code = "other_history"
     http_status = 421
@@ -327,15 +314,13 @@ class NodeAhead(ProtectData):
 
 
 class GroupTaken(ProtectData):
-    """A group has another trigger: both would share its cells. The message names both and the
-    cure."""
+    """A group has another trigger. The message names both and the cure."""
 
     code = "group_taken"
 
 
 class IncompatibleSchema(ProtectData):
-    """A schema that breaks the declared rule to an earlier version; the message names field and
-    rule."""
+    """A schema breaks the declared rule; the message names field and rule."""
 
     code = "incompatible_schema"
 
@@ -348,6 +333,5 @@ def _tree(root: type[CellfeedError]) -> dict[str, type[CellfeedError]]:
 
 
 def error_from_code(code: str, message: str) -> CellfeedError:
-    """The error that a server named by ``code``; an unknown code (a newer server) becomes
-    :class:`CellfeedError`."""
+    """The error that a server named; :class:`CellfeedError` for an unknown code."""
     return _tree(CellfeedError).get(code, CellfeedError)(message)

@@ -25,7 +25,7 @@ app = typer.Typer(
 @app.command("create")
 def create(
     principal: Annotated[
-        str, typer.Argument(help="Who shows the token; ACLs give this name its rights.")
+        str, typer.Argument(help="The holder of the token, to whom ACLs give rights.")
     ],
     days: Annotated[
         float, typer.Option("--days", help="The token counts for so many days.")

@@ -55,7 +55,7 @@ class Security:
     ) -> None:
         self._users = users
         self.unreadable = frozenset(unreadable)
-        # Nobody knows what a denial denies that cannot be read: so nothing is allowed.
+        # A denial that cannot be read may deny anything: so nothing is allowed.
         is_known = not any(key.startswith(DENIALS) for key in self.unreadable)
         self._rights = Rights(acls if is_known else ())
         self._secret = secret

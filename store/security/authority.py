@@ -1,4 +1,4 @@
-"""The one authority of a process: who a peer is, and what it may do, as the state table last said.
+"""The one authority of a process: peers and their rights, as the state table last had them.
 
 :meth:`Authority.look` reads the table; a server calls it every ``SECURITY_LOOK_S``. While the table
 cannot be read, users and rights stay as they were. Before the first look nobody is let in.

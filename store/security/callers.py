@@ -1,4 +1,4 @@
-"""Who sent a request over HTTP, and what that one may do."""
+"""The sender of a request over HTTP, with its rights."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Caller:
             raise self._forbidden(operation, "group", group)
 
     def check_some(self) -> None:
-        """For what everybody may know who may describe anything of the datastore."""
+        """To describe the datastore, or anything of it."""
         if self.security.is_open or not self.security.may_describe_some(
             self.principal, self.datastore
         ):

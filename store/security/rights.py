@@ -41,7 +41,7 @@ class _Rules:
         self.names: set[tuple[str, str, str, str]] = set()
         self.prefixes: set[tuple[str, str, str, str]] = set()
         self.lengths: dict[tuple[str, str], set[int]] = {}
-        self.held: set[tuple[str, str, str]] = set()
+        self.somewhere: set[tuple[str, str, str]] = set()
         """Operations on anything of a kind."""
         for acl in acls:
             known = self.names
@@ -51,7 +51,7 @@ class _Rules:
                 lengths.add(len(acl.pattern) - 1)
             for operation in _included(acl):
                 known.add((acl.principal, acl.kind, acl.pattern.removesuffix("*"), operation))
-                self.held.add((acl.principal, acl.kind, operation))
+                self.somewhere.add((acl.principal, acl.kind, operation))
 
     def cover(self, principal: str, kind: str, name: str, operation: str) -> bool:
         return (principal, kind, name, operation) in self.names or any(
@@ -107,13 +107,13 @@ class Rights:
 
     def denies_any(self, principal: str, kind: str, operation: str) -> bool:
         """Whether an ACL denies the operation on anything of that kind."""
-        held = self._denied.held
-        return (principal, kind, operation) in held or (EVERYBODY, kind, operation) in held
+        found = self._denied.somewhere
+        return (principal, kind, operation) in found or (EVERYBODY, kind, operation) in found
 
     def allows_any(self, principal: str, kind: str, operation: str) -> bool:
         """Whether an ACL allows the operation on anything of that kind."""
-        held = self._allowed.held
-        return (principal, kind, operation) in held or (EVERYBODY, kind, operation) in held
+        found = self._allowed.somewhere
+        return (principal, kind, operation) in found or (EVERYBODY, kind, operation) in found
 
     def of(self, principal: str) -> list[Acl]:
         """The principal's ACLs."""

@@ -55,5 +55,5 @@ class Worker:
 
 
 def _shown(url: str) -> str:
-    """An address without what stands before an ``@``: it may be a secret."""
+    """An address without the part before an ``@``, which may be a secret."""
     return ascii(re.sub(r"//[^/]*@", "//…@", url))[:200]

@@ -68,8 +68,8 @@ _log: Final = logging.getLogger("cellfeed.worker")
 
 class WorkerApp:
     """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after the
-    cells that they have read. ``collectors``: more for its metrics. ``callers``: who may do what;
-    without them everybody may do everything."""
+    cells that they have read. ``collectors``: more for its metrics. ``callers``: the rights of
+    senders; without them everybody may do everything."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Finds out who sent a request: by its Authorization field, or by the certificate of its
+"""Finds the sender of a request: by its Authorization field, or by the certificate of its
 connection.
 
-Three kinds of credentials are taken: ``Bearer`` with a token of ours, ``Bearer`` with one that an
-identity provider signed, and ``Basic`` with a user's password or, in its place, a token. A request
+``Bearer`` has a token of ours, or one that an identity provider signed. ``Basic`` has a user's
+password, or a token in its place. A request
 with more than one Authorization field is refused: two readers might take different ones. Failed
 attempts are logged without any secret, at most some a minute.
 """

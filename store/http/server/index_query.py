@@ -55,7 +55,7 @@ class IndexQueryRoute:
 
     def directly(self, path: str) -> Handler:
         """As :meth:`query`, of JSON. Does not take a query that is refused, or waits for the
-        index, or of a caller who may not read every column."""
+        index, or of a caller without the right to read every column."""
         index = _index_of(path)
 
         def query(content: bytes, respond: Respond, caller: Caller) -> bool:
@@ -63,7 +63,9 @@ class IndexQueryRoute:
                 wanted = message_from(content, JSON, IndexQueryMessage)
             except CellfeedError:
                 return False
-            if wanted.wait_for or not caller.may_all("read"):
+            if wanted.wait_for:
+                return False
+            if not caller.may_all("read"):
                 return False
             call = self._call(index, wanted)
 

@@ -41,7 +41,7 @@ def describe(caller: Caller, _: Query) -> None:
 
 
 def in_body(caller: Caller, query: Query) -> None:
-    """The handler checks what the body asks for."""
+    """The handler checks the columns or the group of the body."""
 
 
 def operate(caller: Caller, _: Query) -> None:

@@ -19,6 +19,7 @@ from cellfeed.store.http.server.app import WorkerApp
 from cellfeed.store.http.server.cluster_metrics import ClusterMetrics
 from cellfeed.store.http.server.listening import HttpListener, check_http_listener
 from cellfeed.store.progress import Reason
+from cellfeed.store.security.callers import TRUSTED
 
 ROW = str(UUID(int=7))
 
@@ -240,4 +241,4 @@ def test_a_query_that_waits_is_not_answered_directly(app: WorkerApp) -> None:
     found = app.direct._find(b"/v1/trips/indexes/byZone/query")
     assert found is not None
     asked = json.dumps({"shard_value": 1, "wait_for": [[0, 3]]}).encode()
-    assert not found[1](asked, lambda _: pytest.fail("it was answered"))
+    assert not found[1](asked, lambda _: pytest.fail("it was answered"), TRUSTED)

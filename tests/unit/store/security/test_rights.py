@@ -1,4 +1,4 @@
-"""What ACLs allow and deny on datastores, columns, topics and groups."""
+"""The rights that ACLs give and take on datastores, columns, topics and groups."""
 
 from __future__ import annotations
 

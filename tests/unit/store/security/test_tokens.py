@@ -1,4 +1,4 @@
-"""Tokens: what is stored of them, and when they count."""
+"""Tokens: the stored part of them, and the time while they count."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def test_a_closed_client_refuses() -> None:
     "url",
     [
         "",
-        "https://127.0.0.1:1",
+        "ftp://127.0.0.1:1",
         "http://",
         "ftp://x",
         "http://h:99999",

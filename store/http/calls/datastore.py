@@ -66,9 +66,8 @@ class DatastoreCalls:
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s {timeout_s!r} must be above 0")
         self.name = check_datastore_name(datastore)
-        known = _checked_history(history)
-        self._requests = Requests(given, self.name, timeout_s, known, access)
         self._shards: int | None = None
+        self._requests = Requests(given, self.name, timeout_s, _known(history), access)
 
     def close(self) -> None:
         """Later calls raise StorageUnavailable."""
@@ -245,7 +244,7 @@ class DatastoreCalls:
         return self._shards
 
 
-def _checked_history(history: str | None) -> str | None:
+def _known(history: str | None) -> str | None:
     if history is not None and not (history.isascii() and history.isprintable() and history):
         raise InvalidRequest(f"history {ascii(history)[:80]} is not the identity of one")
     return history

@@ -48,6 +48,9 @@ TASKS = {
     "bridge/gateway/accepting.py": (
         "serves one connection and ends; the loops that accept them are supervised"
     ),
+    "store/http/server/tls_accepting.py": (
+        "lets one connection in and ends; the loops that accept them are supervised"
+    ),
     "bridge/gateway/connection.py": "the halves of one connection, which ends with either",
     "store/following/heads.py": (
         "follows one wake-up and ends; its error is logged, and the poll reads the heads"

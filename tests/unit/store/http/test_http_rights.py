@@ -113,7 +113,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerApp]:
 
 
 @pytest.mark.parametrize(("method", "path"), sorted(ROUTES.keys() - {OPEN}))
-def test_a_route_answers_holders_of_its_right_and_nobody_else(
+def test_a_route_answers_principals_with_its_right_alone(
     guarded: WorkerApp, method: str, path: str
 ) -> None:
     route = ROUTES[method, path]

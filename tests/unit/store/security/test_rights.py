@@ -62,7 +62,7 @@ def test_a_denial_overrules_every_allowance_also_one_for_everybody() -> None:
     assert found.may_column("bob", "trips", "base", "read")
 
 
-def test_whoever_is_denied_a_column_reads_nothing_that_shows_all_columns() -> None:
+def test_a_principal_with_a_denied_column_reads_nothing_that_shows_all_columns() -> None:
     found = security(
         Acl("alice", "datastore", "trips", "read"),
         Acl("alice", "topic", "trips", "read"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 RESTART_DELAY_MIN_S: Final = 0.2
-RESTART_DELAY_MAX_S: Final = 30.0
-"""Before a dead process is started again: twice as long each time, so that one that cannot live
-does not keep a core busy starting it."""
+RESTART_DELAY_MAX_S: Final = 5.0
+"""From one start of a dying process to the next: twice as long each time. So one that cannot live
+costs a tenth of a core (a start takes half a second). The cause may end just after a start, and all
+works again ten seconds later (I21): this delay, a start, and a place in its group fit into that."""
 
 STEADY_S: Final = 60.0
 """A process that has lived for this long is well again: its next restart comes at once, as the

@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -36,6 +37,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.zookeeper.sessions import SESSION_PER_LEASE
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.export.kafka_clients import consumer_of
 from cellfeed.bridge.export.limits import TRANSACTION_TIMEOUT_S
@@ -44,7 +46,7 @@ from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
 from tests.faults.invariants import Violations
-from tests.support.export_steps import Exporter, ends, kafka_admin, pause, put
+from tests.support.export_steps import LEASE_S, Exporter, ends, kafka_admin, pause, put
 from tests.support.local_kafka import Kafka
 from tests.support.local_zookeeper import ZooKeeper
 from tests.support.tcp_proxy import Direction, TcpProxy
@@ -87,6 +89,12 @@ well: of a transaction at the broker (30 s), which finds it too old when it is b
 it (20 s); and the look at the topic (every 30 s). In an hour only the client's metadata gets old
 beside these (15 minutes), which has it ask again; the broker forgets producers after a day,
 transactional ids after a week."""
+
+_SESSIONS_END_S = 2 * SESSION_PER_LEASE * LEASE_S
+"""So long after ZooKeeper has returned, each session that it knows is alive, or has ended."""
+
+_TRIES = 5
+"""Kills of ZooKeeper until one comes while every exporter has its session."""
 
 _WAITS = "the Kafka cluster"
 
@@ -135,6 +143,8 @@ class Stage:
     reader: Reader
     been_away: bool = False
     """Whether the whole cluster was away before."""
+
+    zookeeper_was_away: bool = False
     violations: Violations = field(default_factory=dict)
 
     def owners(self) -> dict[int, str]:
@@ -202,18 +212,36 @@ def _leads_all(admin: AdminClient) -> bool:
 
 
 def _zookeeper(stage: Stage) -> list[str]:
-    # A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has
-    # continue.
-    until(lambda: _shares_are_settled(stage), "each exporter has its share")
-    before = ends(stage.store)
-    until(lambda: _saved_up_to(stage, before), "the exporters that have the units work on them")
-    stage.zookeeper.kill()
-    time.sleep(0.5 * stage.scale.away_s)
+    for _ in range(_TRIES):
+        # A unit that changes hands when ZooKeeper goes waits for it: only those that somebody has
+        # continue. A session that did not find back after an earlier kill ends a while later.
+        ended = _ended_sessions(stage)
+        time.sleep(_SESSIONS_END_S if stage.zookeeper_was_away else 0)
+        until(lambda: _shares_are_settled(stage), "each exporter has its share")
+        before = ends(stage.store)
+        until(
+            partial(_saved_up_to, stage, before), "the exporters that have the units work on them"
+        )
+        stage.zookeeper.kill()
+        stage.zookeeper_was_away = True
+        time.sleep(0.5 * stage.scale.away_s)
+        if _ended_sessions(stage) == ended:  # none ends while ZooKeeper is away
+            break
+        stage.zookeeper.start()
+    else:
+        raise TimeoutError(f"a session ended before each of {_TRIES} kills of ZooKeeper")
     wanted = ends(stage.store)
     until(lambda: has_come_to(stage.export, wanted), "exporting continues without ZooKeeper")
     time.sleep(0.5 * stage.scale.away_s)
     stage.zookeeper.start()
     return ["ZooKeeper was killed, cells were exported without it, and it was started again"]
+
+
+def _ended_sessions(stage: Stage) -> int:
+    return sum(
+        each.log.read_text(errors="replace").count("Session has expired")
+        for each in stage.processes.values()
+    )
 
 
 def _rollback(stage: Stage) -> list[str]:

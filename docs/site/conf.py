@@ -24,7 +24,7 @@ extensions = [
     "docs.site.reference",
 ]
 root_doc = "README"
-_PAGES = ("inside", "operate", "reference")
+_PAGES = ("deploy", "inside", "operate", "reference")
 include_patterns = ["*.md", "docs/**.md", "examples/README.md", "tests/README.md"]
 # Other folders are not walked: there are links, environments and files of tests.
 exclude_patterns = [

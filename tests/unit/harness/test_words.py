@@ -26,9 +26,8 @@ PAGE_WORDS_MAX = 1_500
 
 OPERATE = sorted((ROOT / "docs" / "operate").glob("*.md"))
 PAGES = (
-    *sorted((ROOT / "docs").glob("*.md")),
-    *OPERATE,
-    *sorted((ROOT / "docs" / "inside").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "README.md",
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
     ROOT / "tests" / "README.md",
 )

@@ -1,0 +1,94 @@
+"""One addition to a table, whatever the catalog answers.
+
+Each attempt looks at the table first. There are three cases:
+
+- Its positions are those that the rows start from: try to commit, on that very state.
+- They are those that the rows lead to, after an attempt of ours: it had happened. So an answer that
+  was lost costs a look, and no row is there twice.
+- They are others: another loader was faster. Nothing is written, whoever of both is the slower one.
+
+A commit that arrives late, after its sender has given up, names a state that has passed. It is
+refused. So a second attempt never meets the first one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from enum import Enum
+from typing import Final
+
+from cellfeed.consumers.lake.contract import Addition, LakeTable, NotCommitted
+from cellfeed.consumers.lake.positions import stand_at
+from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
+from cellfeed.store.failpoints import declare, failpoint
+
+_log = logging.getLogger("cellfeed.consumers.lake")
+
+ATTEMPTS: Final = 5
+"""Commits tried in a row before the loader reads on and comes back to the addition."""
+
+PAUSE_FIRST_S: Final = 0.1
+"""Pause after the first attempt that failed, seconds; it doubles with each further one."""
+
+declare("lake.append.looked", "lake.append.committed", "lake.append.unknown")
+
+
+class Outcome(Enum):
+    """``LANDED``: the rows are in the table. ``OVERTAKEN``: another loader moved its positions, and
+    none of these rows was added."""
+
+    LANDED = "landed"
+    OVERTAKEN = "overtaken"
+
+
+def append(table: LakeTable, addition: Addition, *, tried: bool = False) -> Outcome:
+    """Adds the files, or finds that another loader was faster. ``tried``: an earlier call with the
+    same addition ended with an error.
+
+    Raises Unavailable when the outcome is still unknown: call again with the same addition, and
+    ``tried``. Raises ProtectData for a table of another source.
+    """
+    pause, last = PAUSE_FIRST_S, ""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(pause)
+            pause *= 2
+        try:
+            state = table.look()
+            refuse_other_source(table.name, state.source, addition.source)
+            positions = state.positions
+        except Unavailable as error:
+            last = str(error)
+            continue
+        if not stand_at(positions, addition.starts):
+            landed = tried and stand_at(positions, addition.ends)
+            return Outcome.LANDED if landed else Outcome.OVERTAKEN
+        failpoint("lake.append.looked")
+        tried = True
+        try:
+            state.add(addition)
+        except NotCommitted as error:
+            last = str(error)
+            continue
+        except CellfeedError:
+            raise
+        except Exception as error:
+            # Of any kind: HTTP 500 after the catalog had committed, a connection that ended.
+            last = f"{type(error).__name__}: {error}"
+            _log.warning("%s: unknown whether a commit happened (%s)", table.name, last)
+            failpoint("lake.append.unknown")
+            continue
+        failpoint("lake.append.committed")
+        return Outcome.LANDED
+    raise Unavailable(f"{table.name} takes no commit just now: {last}")
+
+
+def refuse_other_source(table: str, known: str, found: str) -> None:
+    """Raises ProtectData, with both ids, unless the table belongs to the log that is read."""
+    if known != found:
+        raise ProtectData(
+            f"{table} belongs to the log {known}; the one that is read now is {found}. It is of"
+            " another datastore, or of one that was restored, or the topic was made again. Load it"
+            " into a table of its own"
+        )

@@ -1,0 +1,110 @@
+"""Rows that wait for a commit, as Arrow: a tenth of the memory of Python's objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cellfeed.bridge.events.decoded_event import DecodedEvent
+from cellfeed.store.cells.sharding import row_key_text
+
+CELLS: Final = pa.schema(
+    [
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("added_id", pa.int64(), nullable=False),
+        pa.field("row_key", pa.string(), nullable=False),
+        pa.field("column_name", pa.string(), nullable=False),
+        pa.field("ref_key", pa.int64(), nullable=False),
+        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("body", pa.string(), nullable=False),
+    ]
+)
+"""The columns of the table ``cells`` of either format."""
+
+CHUNK_ROWS: Final = 8_192
+"""Rows that are Python's objects before they become a chunk of Arrow."""
+
+_OBJECT_BYTES: Final = 400
+"""Memory of a row as Python's objects, beside its body."""
+
+DAY_US: Final = 86_400_000_000
+_ORDER: Final = [
+    ("row_key", "ascending"),
+    ("column_name", "ascending"),
+    ("ref_key", "ascending"),
+    ("added_id", "ascending"),
+]
+
+
+class CellColumns:
+    """The rows of all shards, in the order of their arrival. :meth:`days` sorts them."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.newest_us = 0
+        self._chunk_bytes = 0
+        self._chunks: list[pa.RecordBatch] = []
+        self._begin_chunk()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all rows, roughly."""
+        return self._chunk_bytes + self._body_bytes + _OBJECT_BYTES * len(self._ids)
+
+    def add(self, event: DecodedEvent) -> None:
+        shard, added_id, row_key, column_name, ref_key, created_at_us, body = event
+        self._shards.append(shard)
+        self._ids.append(added_id)
+        self._keys.append(row_key_text(row_key))
+        self._names.append(column_name)
+        self._refs.append(ref_key)
+        self._moments.append(created_at_us)
+        self._bodies.append(body)
+        self._body_bytes += len(body)
+        self.rows += 1
+        if created_at_us > self.newest_us:
+            self.newest_us = created_at_us
+        if len(self._ids) == CHUNK_ROWS:
+            self._end_chunk()
+
+    def days(self) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of each day (days since 1970, ascending), in order of row key, column, ref
+        key."""
+        self._end_chunk()
+        table = pa.Table.from_batches(self._chunks, CELLS)
+        days = pc.divide(table["created_at"].cast(pa.int64()), DAY_US)
+        for day in sorted(pc.unique(days).to_pylist()):
+            yield day, table.filter(pc.equal(days, day)).sort_by(_ORDER)
+
+    def _end_chunk(self) -> None:
+        if not self._ids:
+            return
+        values = [
+            self._shards,
+            self._ids,
+            self._keys,
+            self._names,
+            self._refs,
+            self._moments,
+            self._bodies,
+        ]
+        chunk = pa.RecordBatch.from_arrays(
+            [pa.array(each, field.type) for each, field in zip(values, CELLS, strict=True)],
+            schema=CELLS,
+        )
+        self._chunks.append(chunk)
+        self._chunk_bytes += chunk.nbytes
+        self._begin_chunk()
+
+    def _begin_chunk(self) -> None:
+        self._shards: list[int] = []
+        self._ids: list[int] = []
+        self._keys: list[bytes] = []
+        self._names: list[str] = []
+        self._refs: list[int] = []
+        self._moments: list[int] = []
+        self._bodies: list[bytes] = []
+        self._body_bytes = 0

@@ -1,0 +1,123 @@
+"""Opening catalogs of Iceberg, and making the table of cells in one.
+
+The table is made with the source's id in its properties, by one call that makes it or finds it. So
+of two loaders of different logs one makes the table, and the other is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
+
+from cellfeed.consumers.lake.data_files import DAY
+from cellfeed.consumers.lake.iceberg_positions import SOURCE
+from cellfeed.consumers.lake.iceberg_table import IcebergTable
+from cellfeed.store.backups.synced import make_folders
+from cellfeed.store.errors import CellfeedError, Unavailable
+
+CATALOG_FILE: Final = "catalog.sqlite"
+
+CELLS: Final = Schema(
+    NestedField(1, "shard", IntegerType(), required=True),
+    NestedField(2, "added_id", LongType(), required=True),
+    NestedField(3, "row_key", StringType(), required=True),
+    NestedField(4, "column_name", StringType(), required=True),
+    NestedField(5, "ref_key", LongType(), required=True),
+    NestedField(6, "created_at", TimestamptzType(), required=True),
+    NestedField(7, "body", StringType(), required=True),
+)
+_BY_DAY: Final = PartitionSpec(PartitionField(6, 1000, DayTransform(), DAY))
+_BY_ROW: Final = SortOrder(
+    SortField(source_id=3, transform=IdentityTransform()),
+    SortField(source_id=4, transform=IdentityTransform()),
+    SortField(source_id=5, transform=IdentityTransform()),
+)
+PROPERTIES: Final = {
+    "commit.retry.num-retries": "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.parquet.compression-codec": "zstd",
+    "write.target-file-size-bytes": str(128 << 20),
+}
+"""Of a new table. Retries: the loader's own look decides, see ``appending``."""
+
+
+def sqlite_catalog(folder: Path) -> Catalog:
+    """The embedded catalog: a SQLite file in ``folder``, beside the tables."""
+    make_folders(folder)
+    return _opened(
+        {
+            "type": "sql",
+            "uri": f"sqlite:///{folder / CATALOG_FILE}",
+            "warehouse": folder.as_uri(),
+        }
+    )
+
+
+def rest_catalog(uri: str, folder: Path, properties: Mapping[str, str]) -> Catalog:
+    """A catalog with the REST interface. ``properties``: of pyiceberg (``token``, ``credential``,
+    ``warehouse`` …). Raises Unavailable."""
+    return _opened(
+        {"type": "rest", "uri": uri, "warehouse": folder.as_uri(), **properties},
+    )
+
+
+def open_table(
+    catalog: Catalog, identifier: str, source: str | None, folder: Path | None = None
+) -> IcebergTable | None:
+    """The table of cells; makes it, in ``folder``, for the log ``source``. Without a ``source`` it
+    is not made: None when there is none. Raises Unavailable."""
+    try:
+        try:
+            catalog.load_table(identifier)
+        except NoSuchTableError:
+            if source is None:
+                return None
+            namespace = identifier.rpartition(".")[0]
+            catalog.create_namespace_if_not_exists(namespace)
+            _create(catalog, identifier, source, folder)
+        return IcebergTable(catalog, identifier)
+    except CellfeedError:
+        raise
+    except Exception as error:
+        raise Unavailable(
+            f"the catalog does not open table {identifier}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _create(catalog: Catalog, identifier: str, source: str, folder: Path | None) -> None:
+    # Another loader may be faster: each look compares the source.
+    with contextlib.suppress(TableAlreadyExistsError):
+        catalog.create_table(
+            identifier,
+            CELLS,
+            location=folder.as_uri() if folder is not None else None,
+            partition_spec=_BY_DAY,
+            sort_order=_BY_ROW,
+            properties={**PROPERTIES, SOURCE: source},
+        )
+
+
+def _opened(properties: dict[str, str]) -> Catalog:
+    try:
+        return load_catalog(
+            "cellfeed",
+            **{
+                "py-io-impl": "cellfeed.consumers.lake.synced_files.SyncedFileIO",
+                **properties,
+            },
+        )
+    except Exception as error:
+        raise Unavailable(
+            f"the catalog at {properties['uri']} does not open: {type(error).__name__}: {error}"
+        ) from error

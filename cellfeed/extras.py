@@ -41,7 +41,7 @@ EXTRAS: Final[Mapping[str, frozenset[str]]] = {
     "zookeeper": frozenset({"kazoo"}),
     "export": frozenset({"confluent_kafka", "urllib3"}),
     "warehouse": frozenset({"duckdb", "pyarrow", "pytz"}),
-    "lake": frozenset({"deltalake", "duckdb", "pyarrow", "pyiceberg", "pytz"}),
+    "lake": frozenset({"deltalake", "pyiceberg"}),
     "s3": frozenset({"boto3", "botocore"}),
 }
 """The packages of each extra by the names that programs import. ``all`` has them together."""

@@ -1,18 +1,16 @@
 """Kafka to Iceberg and Delta tables, exactly once: a commit has rows and positions together.
 
 ===================  ===============================================================================
-contract             what a table of either format does: look, add files, show live files
+contract             the promises of a table of either format
 positions            how far each shard of a table is, as text in the table's own commits
-appending            one addition, whatever the catalog answers: look, compare, try, look again
+appending            one addition to a table: look, compare, try, look again
 cell_columns         rows in memory as Arrow, by day and in order of row keys
+open_table           the table that a configuration names
 data_files           rows as Parquet files that no commit names yet
 iceberg_table        the contract on Iceberg; iceberg_catalog opens it, iceberg_positions reads it
 delta_table          the contract on Delta
 synced_files         local files that are on disk before a commit names them
-waiting_rows         the rows of a loader that no commit has yet, and the positions they lead to
-source               which log the records come from: the id of the cluster and of the topic
-loader               the consumer group around it
-progress             when rows are committed, and the counts of a run
+
 views                reading: SQL, digests, sizes
 ===================  ===============================================================================
 

@@ -1,11 +1,11 @@
-"""One addition to a table, whatever the catalog answers.
+"""One addition to a table, with a catalog whose answers may be lost.
 
 Each attempt looks at the table first. There are three cases:
 
 - Its positions are those that the rows start from: try to commit, on that very state.
 - They are those that the rows lead to, after an attempt of ours: it had happened. So an answer that
   was lost costs a look, and no row is there twice.
-- They are others: another loader was faster. Nothing is written, whoever of both is the slower one.
+- They are others: another loader was faster. Nothing is written.
 
 A commit that arrives late, after its sender has given up, names a state that has passed. It is
 refused. So a second attempt never meets the first one.
@@ -26,7 +26,7 @@ from cellfeed.store.failpoints import declare, failpoint
 _log = logging.getLogger("cellfeed.consumers.lake")
 
 ATTEMPTS: Final = 5
-"""Commits tried in a row before the loader reads on and comes back to the addition."""
+"""Commits tried in a row before the loader reads on, and tries the addition again later."""
 
 PAUSE_FIRST_S: Final = 0.1
 """Pause after the first attempt that failed, seconds; it doubles with each further one."""

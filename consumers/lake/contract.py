@@ -1,4 +1,4 @@
-"""What a lake table does, in either format.
+"""The promises of a lake table, in either format.
 
     L1 A look shows one state of the table as a whole: positions, source, files.
     L2 ``State.add`` makes one commit with all files and the new positions, or none of it. It

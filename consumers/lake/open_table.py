@@ -31,12 +31,11 @@ class Place(msgspec.Struct, frozen=True):
 def open_lake_table(place: Place, source: str | None) -> LakeTable | None:
     """The table ``cells`` there; makes it for the log ``source``. Without a ``source`` it is not
     made: None when there is none. Raises Unavailable."""
-    # Each format has a large library: only the one that is used is loaded.
     if place.format == "delta":
-        from cellfeed.consumers.lake import delta_table
+        from cellfeed.consumers.lake import delta_table  # a large library
 
         return delta_table.open_table(place.storage / TABLE, source)
-    from cellfeed.consumers.lake import iceberg_catalog
+    from cellfeed.consumers.lake import iceberg_catalog  # a large library
 
     if place.rest_uri is None:
         if source is None and not (place.storage / iceberg_catalog.CATALOG_FILE).exists():

@@ -4,10 +4,10 @@ cluster. So an idle process notices too that one of them is away."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.store.background import SupervisedThread
@@ -41,18 +41,19 @@ def servers_asked(datastore: Datastore, coordinator: Coordinator) -> Iterator[No
 
 
 @contextmanager
-def source_asked(bootstrap: str) -> Iterator[None]:
-    """Asks the Kafka cluster of a loader for its brokers until the end of the context."""
+def source_asked(bootstrap: str, client: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Asks the Kafka cluster of a loader for its brokers until the end of the context. ``client``:
+    further settings of librdkafka (TLS, SASL)."""
     # A heavy library, which most kinds of process do without.
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient
 
-    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **(client or {})})
     not_known = (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE)  # noqa: SLF001
 
     def ask() -> None:
         try:
-            client.describe_cluster(request_timeout=SOURCE_TIMEOUT_S).result(SOURCE_TIMEOUT_S + 1)
+            admin.describe_cluster(request_timeout=SOURCE_TIMEOUT_S).result(SOURCE_TIMEOUT_S + 1)
         except KafkaException as error:
             if error.args[0].code() not in not_known:  # an old broker that answers
                 raise Unavailable(str(error)) from error

@@ -58,6 +58,7 @@ _GROUPS: Final = {
     "tokens": ("app", ("tokens",)),
     "acls": ("acls_app", ("access",)),
     "warehouse": ("app", ("warehouse",)),
+    "lake": ("app", ("lake",)),
     "index": ("app", ("index", "index_query", "index_check")),
     "schemas": ("app", ("schemas", "schemas_unfit")),
 }

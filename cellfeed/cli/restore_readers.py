@@ -39,6 +39,16 @@ def readers_of_config(config: Config, run_dir: RunDir) -> list[Reader]:
             Reader(warehouse.name, table.topic, shard, location, source="warehouse")
             for shard, location in table.next_ids().items()
         ]
+    for lake in config.lakes:
+        from cellfeed.assembly.lakes import lake_place, lake_topic  # an extra of its own
+        from cellfeed.consumers.lake.open_table import find_lake_table  # an extra of its own
+
+        lake_table = find_lake_table(lake_place(lake, run_dir))
+        if lake_table is not None:
+            found += [
+                Reader(lake.name, lake_topic(lake, config), shard, each.next_id, source="lake")
+                for shard, each in lake_table.look().positions.items()
+            ]
     return found
 
 

@@ -76,6 +76,9 @@ SUMMARIES: Final = {
     "tokens": "Bearer tokens for HTTP: create one for a principal, list them, revoke one.",
     "acls": "The rights of users, tokens and certificates: allow, deny, remove, list.",
     "warehouse": "The warehouse table: SQL over it, and how far it has come.",
+    "lake": (
+        "Lake tables (Iceberg, Delta): how far they are, SQL over them, digests beside the store."
+    ),
     "index": "Secondary indexes: find rows by the fields of their cells.",
     "schemas": (
         "Avro schemas of columns: list their versions, check a new one, see which cells fit none."

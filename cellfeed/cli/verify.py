@@ -68,12 +68,13 @@ def verify(
     if as_json:
         print_json(report.as_json())
     else:
-        _print(report)
+        print_report(report)
     if not (report.equal and report.whole):
         raise typer.Exit(1)
 
 
-def _print(report: VerifyReport) -> None:
+def print_report(report: VerifyReport) -> None:
+    """One line for each shard, damage, and the verdict."""
     table = Table(
         "shard", "cells", *(f"digest in {place}" for place in report.places), "", box=None
     )

@@ -55,6 +55,8 @@ def check_entries(config: Config) -> None:
         raise InvalidRequest(f"config: the export name {repeated[0]!r} is given twice")
     for export in config.exports:
         export.check()
+    for lake in config.lakes:
+        lake.check()
     for worker in config.workers:
         check_http(worker.name, worker.host, worker.tls, worker.authentication)
     for gateway in config.gateways:

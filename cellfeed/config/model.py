@@ -19,6 +19,7 @@ from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.typed.declaration import ColumnSchema
 from cellfeed.config.gateway import GatewayProcessConfig, Port
 from cellfeed.config.http import IssuerConfig, TlsConfig
+from cellfeed.config.lake import LakeConfig
 from cellfeed.config.servers import ProcessName, ServerConfig
 from cellfeed.store.backups.due import Policy
 from cellfeed.store.backups.encryption import recipients_of
@@ -172,6 +173,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     exports: list[Export] = []
     """Copies of the log in Kafka clusters; one process named ``export`` runs all of them."""
     warehouses: list[WarehouseConfig] = []
+    lakes: list[LakeConfig] = []
+    """Iceberg and Delta tables of the cells."""
     backups: list[BackupsConfig] = []
     checks: ChecksConfig | None = ChecksConfig()
     """None (``null``): the workers look for no damage by themselves."""

@@ -29,6 +29,7 @@ def sizes(directory: RunDir, config: Config) -> dict[str, int]:
     found["warehouses"] = sum(
         _bytes_below(directory.inside(each.directory)) for each in config.warehouses
     )
+    found["lakes"] = sum(_bytes_below(directory.inside(each.storage)) for each in config.lakes)
     found["kept blocks"] = sum(
         _bytes_below(directory.inside(each.blocks.directory)) for each in config.gateways
     )

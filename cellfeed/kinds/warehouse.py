@@ -6,11 +6,8 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from cellfeed.config.host_port import host_port
 from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
-from cellfeed.run_dir import RunDir
-from cellfeed.store.errors import NotFound
 from cellfeed.store.progress import Watch
 
 if TYPE_CHECKING:
@@ -27,6 +24,7 @@ def names(config: Config) -> list[str]:
 @process_kind("warehouse", 60, names)
 def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
+    from cellfeed.assembly.gateway_address import first_gateway
     from cellfeed.assembly.servers_asked import source_asked
     from cellfeed.consumers.warehouse.loader import run_warehouse_loader
     from cellfeed.consumers.warehouse.loader_progress import FlushPolicy
@@ -70,14 +68,3 @@ def run(process: Process) -> None:
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
             },
         )
-
-
-def first_gateway(directory: RunDir, config: Config) -> str:
-    """``host:port`` of the first gateway of the configuration. Raises NotFound."""
-    if not config.gateways:
-        raise NotFound(
-            "a warehouse without a bootstrap address needs a gateway in the same configuration"
-        )
-    gateway = config.gateways[0]
-    ready = directory.ready(gateway.name)
-    return host_port(gateway.host, ready.ports["kafka"] if ready else gateway.port)

@@ -10,7 +10,12 @@ data_files           rows as Parquet files that no commit names yet
 iceberg_table        the contract on Iceberg; iceberg_catalog opens it, iceberg_positions reads it
 delta_table          the contract on Delta
 synced_files         local files that are on disk before a commit names them
-
+waiting_rows         the rows of a loader that no commit has yet, and the positions they lead to
+source               which log the records come from: the ids of the cluster and of the topic
+commits              the commits of one loader, and the addition whose outcome is not known yet
+reading              the consumer of a loader: where each partition is read
+loader               the consumer group around them
+progress             when rows are committed, and the counts of a run
 views                reading: SQL, digests, sizes
 ===================  ===============================================================================
 

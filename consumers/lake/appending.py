@@ -3,8 +3,8 @@
 Each attempt looks at the table first. There are three cases:
 
 - Its positions are those that the rows start from: try to commit, on that very state.
-- They are those that the rows lead to, after an attempt of ours: it had happened. So an answer that
-  was lost costs a look, and no row is there twice.
+- They are those that the rows lead to, after an attempt with an unknown outcome: it had happened.
+  So an answer that was lost costs a look, and no row is there twice.
 - They are others: another loader was faster. Nothing is written.
 
 A commit that arrives late, after its sender has given up, names a state that has passed. It is
@@ -42,46 +42,57 @@ class Outcome(Enum):
     OVERTAKEN = "overtaken"
 
 
-def append(table: LakeTable, addition: Addition, *, tried: bool = False) -> Outcome:
-    """Adds the files, or finds that another loader was faster. ``tried``: an earlier call with the
-    same addition ended with an error.
+class Appending:
+    """One addition until its outcome is known."""
 
-    Raises Unavailable when the outcome is still unknown: call again with the same addition, and
-    ``tried``. Raises ProtectData for a table of another source.
-    """
-    pause, last = PAUSE_FIRST_S, ""
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(pause)
-            pause *= 2
-        try:
-            state = table.look()
-            refuse_other_source(table.name, state.source, addition.source)
-            positions = state.positions
-        except Unavailable as error:
-            last = str(error)
-            continue
+    def __init__(self, table: LakeTable, addition: Addition) -> None:
+        self.addition = addition
+        self._table = table
+        self._may_have_happened = False
+
+    def run(self) -> Outcome:
+        """Adds the files, or finds that another loader was faster.
+
+        Raises Unavailable when the outcome is still unknown: call again. Raises ProtectData for a
+        table of another source.
+        """
+        pause, trouble = PAUSE_FIRST_S, ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(pause)
+                pause *= 2
+            try:
+                return self._attempt()
+            except (NotCommitted, Unavailable) as error:
+                trouble = str(error)
+            except CellfeedError:
+                raise
+            except Exception as error:
+                # Of any kind: HTTP 500 after the catalog had committed, a connection that ended.
+                trouble = f"{type(error).__name__}: {error}"
+                self._may_have_happened = True
+                _log.warning(
+                    "%s: unknown whether a commit happened (%s)", self._table.name, trouble
+                )
+                failpoint("lake.append.unknown")
+        raise Unavailable(f"{self._table.name} takes no commit just now: {trouble}")
+
+    def _attempt(self) -> Outcome:
+        state, addition = self._table.look(), self.addition
+        refuse_other_source(self._table.name, state.source, addition.source)
+        positions = state.positions
         if not stand_at(positions, addition.starts):
-            landed = tried and stand_at(positions, addition.ends)
+            landed = self._may_have_happened and stand_at(positions, addition.ends)
             return Outcome.LANDED if landed else Outcome.OVERTAKEN
         failpoint("lake.append.looked")
-        tried = True
-        try:
-            state.add(addition)
-        except NotCommitted as error:
-            last = str(error)
-            continue
-        except CellfeedError:
-            raise
-        except Exception as error:
-            # Of any kind: HTTP 500 after the catalog had committed, a connection that ended.
-            last = f"{type(error).__name__}: {error}"
-            _log.warning("%s: unknown whether a commit happened (%s)", table.name, last)
-            failpoint("lake.append.unknown")
-            continue
+        state.add(addition)
         failpoint("lake.append.committed")
         return Outcome.LANDED
-    raise Unavailable(f"{table.name} takes no commit just now: {last}")
+
+
+def append(table: LakeTable, addition: Addition) -> Outcome:
+    """:meth:`Appending.run` of a new addition."""
+    return Appending(table, addition).run()
 
 
 def refuse_other_source(table: str, known: str, found: str) -> None:

@@ -50,7 +50,7 @@ class CellColumns:
         self._begin_chunk()
 
     @property
-    def bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Memory of all rows, roughly."""
         return self._chunk_bytes + self._body_bytes + _OBJECT_BYTES * len(self._ids)
 

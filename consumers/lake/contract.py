@@ -1,13 +1,15 @@
 """The promises of a lake table, in either format::
 
-L1 A look shows one state of the table as a whole: positions, source, files.
-L2 ``State.add`` makes one commit with all files and the new positions, or none of it. It
-   succeeds only on the very state that was looked at, and tries once: no library repeats it.
-L3 When it did not commit, or nobody can say, it raises. The next look shows which of the two.
-L4 Foreign commits (a compaction, a new column, an expiry) neither hide positions nor reset
-   them. A table that was taken back to an earlier snapshot has the positions of that snapshot,
-   or is refused.
-L5 A table belongs to one source for good: it is made with the source's id, or not at all.
+    L1 A look shows one state of the table as a whole: positions, source, files.
+    L2 ``State.add`` makes one commit with all files and the new positions, or none of it. It
+       succeeds only on the very state that was looked at, and tries once: no library repeats it.
+    L3 When it did not commit, or nobody can say, it raises. The next look shows which of the two.
+    L4 Foreign commits (a compaction, a new column, an expiry) neither hide positions nor reset
+       them. A table that was taken back to an earlier snapshot has the positions of that snapshot,
+       or is refused.
+    L5 A table belongs to one source for good: it is made with the source's id, or not at all.
+
+The suite is ``tests/contract/lake_table``.
 """
 
 from __future__ import annotations

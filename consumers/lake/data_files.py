@@ -46,7 +46,8 @@ def write_data_files(
     files = []
     for day, table in rows.days():
         name = f"{prefix}{day_folder(day)}/{secrets.token_hex(16)}.parquet"
-        with synced_file(folder / name) as file:
+        path = folder / name
+        with synced_file(path) as file:
             pq.write_table(
                 table.cast(schema),
                 file,
@@ -54,9 +55,8 @@ def write_data_files(
                 row_group_size=ROW_GROUP_ROWS,
                 use_dictionary=["shard", "row_key", "column_name"],
             )
-            size = file.tell()
         failpoint("lake.files.written")
-        files.append(DataFile(name, day, table.num_rows, size, *_statistics(table)))
+        files.append(DataFile(name, day, table.num_rows, path.stat().st_size, *_statistics(table)))
     failpoint("lake.files.all_written")
     return files
 

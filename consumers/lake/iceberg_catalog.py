@@ -7,7 +7,9 @@ of two loaders of different logs one makes the table, and the other is refused.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,9 @@ from cellfeed.store.backups.synced import make_folders
 from cellfeed.store.errors import CellfeedError, Unavailable
 
 CATALOG_FILE: Final = "catalog.sqlite"
+
+REST_TIMEOUT_S: Final = 20.0
+"""Longest wait for an answer of a REST catalog, seconds: below the limit of a loop that stands."""
 
 CELLS: Final = Schema(
     NestedField(1, "shard", IntegerType(), required=True),
@@ -53,23 +58,31 @@ PROPERTIES: Final = {
 
 
 def sqlite_catalog(folder: Path) -> Catalog:
-    """The embedded catalog: a SQLite file in ``folder``, beside the tables."""
+    """The embedded catalog: a SQLite file in ``folder``, beside the tables. Raises Unavailable."""
     make_folders(folder)
-    return _opened(
-        {
-            "type": "sql",
-            "uri": f"sqlite:///{folder / CATALOG_FILE}",
-            "warehouse": folder.as_uri(),
-        }
-    )
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder / CATALOG_FILE}",
+        "warehouse": folder.as_uri(),
+    }
+    try:
+        return _opened(properties)
+    except Unavailable as error:
+        # pyiceberg looks for its tables and makes them in two steps: two processes that open a new
+        # file at once are in each other's way, once.
+        if "already exists" not in str(error):
+            raise
+        return _opened(properties)
 
 
 def rest_catalog(uri: str, folder: Path, properties: Mapping[str, str]) -> Catalog:
     """A catalog with the REST interface. ``properties``: of pyiceberg (``token``, ``credential``,
     ``warehouse`` …). Raises Unavailable."""
-    return _opened(
-        {"type": "rest", "uri": uri, "warehouse": folder.as_uri(), **properties},
-    )
+    catalog = _opened({"type": "rest", "uri": uri, "warehouse": folder.as_uri(), **properties})
+    # pyiceberg gives its requests no time limit, and has no setting for one.
+    session = catalog._session  # type: ignore[attr-defined]  # noqa: SLF001
+    session.request = partial(session.request, timeout=REST_TIMEOUT_S)
+    return catalog
 
 
 def open_table(
@@ -109,6 +122,7 @@ def _create(catalog: Catalog, identifier: str, source: str, folder: Path | None)
 
 
 def _opened(properties: dict[str, str]) -> Catalog:
+    logging.getLogger("pyiceberg").setLevel(logging.WARNING)  # it has a line for each look
     try:
         return load_catalog(
             "cellfeed",

@@ -11,6 +11,7 @@ import msgspec
 from cellfeed.consumers.lake.cell_columns import CELLS, CellColumns
 from cellfeed.consumers.lake.contract import DataFile, LakeTable
 from cellfeed.consumers.lake.data_files import write_data_files
+from cellfeed.store.errors import Unavailable
 
 Format = Literal["iceberg", "delta"]
 TABLE: Final = "cells"
@@ -28,9 +29,21 @@ class Place(msgspec.Struct, frozen=True):
     catalog: dict[str, str] = {}
 
 
-def open_lake_table(place: Place, source: str | None) -> LakeTable | None:
-    """The table ``cells`` there; makes it for the log ``source``. Without a ``source`` it is not
-    made: None when there is none. Raises Unavailable."""
+def make_lake_table(place: Place, source: str) -> LakeTable:
+    """The table ``cells`` there; made for the log ``source`` when there is none. Raises
+    Unavailable."""
+    table = _opened(place, source)
+    if table is None:
+        raise Unavailable(f"the table in {place.storage} was taken away while it was made")
+    return table
+
+
+def find_lake_table(place: Place) -> LakeTable | None:
+    """The table ``cells`` there, None when there is none. Raises Unavailable."""
+    return _opened(place, None)
+
+
+def _opened(place: Place, source: str | None) -> LakeTable | None:
     if place.format == "delta":
         from cellfeed.consumers.lake import delta_table  # a large library
 

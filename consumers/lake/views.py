@@ -10,7 +10,7 @@ from uuid import UUID
 from cellfeed.consumers.lake.cell_columns import CELLS
 from cellfeed.consumers.lake.contract import LiveFile, State
 from cellfeed.consumers.lake.data_files import DAY
-from cellfeed.consumers.lake.open_table import Place, open_lake_table
+from cellfeed.consumers.lake.open_table import Place, find_lake_table
 from cellfeed.consumers.lake.positions import START
 from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.cells.digest import ShardDigest
@@ -46,7 +46,7 @@ class LakeView:
 
     def __init__(self, place: Place) -> None:
         """Raises NotFound when there is no table, Unavailable when its catalog does not answer."""
-        table = open_lake_table(place, None)
+        table = find_lake_table(place)
         if table is None:
             raise NotFound(
                 f"{place.storage} has no table {place.namespace}.cells yet: its loader makes it"

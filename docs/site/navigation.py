@@ -8,7 +8,7 @@ from typing import Any, Final
 from sphinx.application import Sphinx
 
 PARTS: Final = {
-    "Use it": ["service-authors", "testing-triggers", "indexes", "warehouse"],
+    "Use it": ["service-authors", "testing-triggers", "indexes", "warehouse", "lake"],
     "Kafka": ["kafka-consumers", "recipes", "exports"],
     "Operate": ["operators", "operate/*", "clusters", "figures"],
     "Deploy": ["deploy/*"],

@@ -22,6 +22,7 @@ _FENCE: Final = re.compile(r"^( *)(`{3,}) *([^\n`]*)\n(.*?)^ *\2 *$", re.MULTILI
 
 _DOCS: Final = "tests/integration/cli/test_docs.py::"
 _OPERATORS: Final = "tests/integration/cli/test_operators_guide.py::"
+_COMMANDS: Final = "tests/integration/cli/commands/"
 _EXAMPLES: Final = "tests/clients/test_examples.py::"
 _CONSUMERS: Final = _EXAMPLES + "test_a_consumer_prints_each_trip_and_after_a_restart_only_new_ones"
 _SHARD: Final = (
@@ -78,6 +79,10 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "{": _RECIPES + "test_kafka_connect",
         "clusters=": _RECIPES + "test_mirror_maker",
         "import java": _RECIPES + "test_kafka_streams",
+    },
+    "docs/lake.md": {
+        "cellfeed lake": _COMMANDS + "test_lake.py::test_a_lake_is_loaded_asked_and_verified",
+        "from pyiceberg": _COMMANDS + "test_lake.py::test_a_lake_is_loaded_asked_and_verified",
     },
     "docs/clusters.md": {
         "cellfeed cluster init --config cellfeed.yaml                    #": _SHARD,

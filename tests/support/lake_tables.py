@@ -11,7 +11,7 @@ from cellfeed.bridge.events.decoded_event import DecodedEvent
 from cellfeed.consumers.lake import delta_table, iceberg_catalog
 from cellfeed.consumers.lake.cell_columns import CellColumns
 from cellfeed.consumers.lake.contract import Addition, LakeTable
-from cellfeed.consumers.lake.open_table import Place, open_lake_table, stage
+from cellfeed.consumers.lake.open_table import Place, make_lake_table, stage
 from cellfeed.consumers.lake.positions import START, Position
 
 SOURCE: Final = "cluster-a/trips/topic-1"
@@ -39,9 +39,7 @@ def place_of(folder: Path, kind: str) -> Place:
 
 
 def make(folder: Path, kind: str, source: str = SOURCE) -> LakeTable:
-    table = open_lake_table(place_of(folder, kind), source)
-    assert table is not None
-    return table
+    return make_lake_table(place_of(folder, kind), source)
 
 
 def addition(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from cellfeed.assembly.gateway_address import first_gateway
 from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.host_port import host_port
 from cellfeed.config.model import Config, WorkerConfig
 from cellfeed.instance.addresses import gateway_address, worker_urls
 from cellfeed.instance.config_file import write_config
-from cellfeed.kinds.warehouse import first_gateway
 from cellfeed.process_reports import ProcessEntry
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound

@@ -9,12 +9,14 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import msgspec
 import pytest
 
 from cellfeed.bridge.events.views import Condition
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.triggers.program import Trigger
 from cellfeed.config.gateway import GatewayProcessConfig
+from cellfeed.config.lake import LakeConfig
 from cellfeed.config.model import (
     Config,
     DatastoreConfig,
@@ -22,6 +24,8 @@ from cellfeed.config.model import (
     WarehouseConfig,
     WorkerConfig,
 )
+from cellfeed.consumers.lake.open_table import Place
+from cellfeed.consumers.lake.progress import LakeProgress
 from cellfeed.consumers.warehouse.loader_progress import LoaderProgress
 from cellfeed.instance.config_file import write_config
 from cellfeed.instance.process import run_process
@@ -58,6 +62,16 @@ CONFIG = Config(
             name="far", bootstrap="127.0.0.1:1", topic="trips.BASE", directory="/elsewhere"
         ),
     ],
+    lakes=[
+        LakeConfig(name="sea", commit_age_s=7.0),
+        LakeConfig(
+            name="ocean",
+            format="delta",
+            bootstrap="127.0.0.1:1",
+            topic="copied",
+            client={"security.protocol": "SSL"},
+        ),
+    ],
 )
 
 
@@ -66,6 +80,7 @@ HOMES = {
     "run_gateway": "cellfeed.bridge.gateway.run.run_gateway",
     "run_trigger_worker": "cellfeed.bridge.triggers.worker.run_trigger_worker",
     "run_warehouse_loader": "cellfeed.consumers.warehouse.loader.run_warehouse_loader",
+    "run_lake_loader": "cellfeed.consumers.lake.loader.run_lake_loader",
 }
 """Where each is imported from: processes import only the code that they run."""
 
@@ -168,6 +183,33 @@ def test_a_loader_reads_from_the_first_gateways_actual_address_by_default(
     )
     assert (lake.options["offset_is_added_id"], far.options["offset_is_added_id"]) == (True, False)
     assert far.arguments[:4] == ("127.0.0.1:1", "trips.BASE", "warehouse", Path("/elsewhere"))
+
+
+def test_a_lake_is_loaded_from_the_first_gateway_or_a_cluster_with_its_own_settings(
+    run: Callable[[str, str], Started], directory: RunDir
+) -> None:
+    directory.say_ready("g1", {"kafka": 4711, "registry": 4712})
+    sea, ocean = run("sea", "run_lake_loader"), run("ocean", "run_lake_loader")
+    place = Place(format="iceberg", storage=directory.path / "lake")
+    assert sea.arguments[:4] == ("127.0.0.1:4711", "trips", "lake", place)
+    assert ocean.arguments[:4] == (
+        "127.0.0.1:1",
+        "copied",
+        "lake",
+        msgspec.structs.replace(place, format="delta"),
+    )
+    assert (sea.options["offset_is_added_id"], ocean.options["offset_is_added_id"]) == (True, False)
+    assert sea.options["policy"].age_s == 7.0
+    assert ocean.options["client"]["security.protocol"] == "SSL"
+
+    on_progress = run("sea", "run_lake_loader").options["on_progress"]
+    on_progress(LakeProgress(stopped={5: "no cell"}, trouble="the catalog is away"))
+    assert directory.troubles("sea") == [
+        "partition 5 is stopped: no cell",
+        "nothing is committed: the catalog is away",
+    ]
+    on_progress(LakeProgress())
+    assert directory.troubles("sea") == []
 
 
 def test_stopped_partitions_of_a_loader_are_reported_until_they_run_again(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cellfeed.consumers.lake import appending
-from cellfeed.consumers.lake.appending import Outcome, append
+from cellfeed.consumers.lake.appending import Appending, Outcome, append
 from cellfeed.consumers.lake.iceberg_table import IcebergTable
 from cellfeed.consumers.lake.positions import Position
 from cellfeed.consumers.lake.views import LakeView
@@ -28,7 +28,7 @@ def table(tmp_path: Path) -> IcebergTable:
     return made
 
 
-@pytest.mark.parametrize("answer", ["unknown after", "lost after", "refused after"])
+@pytest.mark.parametrize("answer", ["unknown after", "lost after"])
 def test_a_commit_that_happened_is_not_repeated_whatever_the_catalog_answers(
     answer: str, table: IcebergTable, tmp_path: Path
 ) -> None:
@@ -41,6 +41,17 @@ def test_a_commit_that_happened_is_not_repeated_whatever_the_catalog_answers(
     ]
 
 
+def test_a_commit_that_a_proxy_repeated_and_called_refused_stays_whole_and_is_not_repeated(
+    table: IcebergTable, tmp_path: Path
+) -> None:
+    liar = lie(table, "refused after")
+    assert append(table, addition(table, {0: 20})) is Outcome.OVERTAKEN, "as far as anybody knows"
+    assert liar.commits == 1
+    assert table.look().positions == {0: Position(20, 20)}
+    rows = LakeView(place_of(tmp_path, "iceberg")).query("SELECT count(*) AS n FROM cells")
+    assert rows == [{"n": 20}]
+
+
 @pytest.mark.parametrize("answer", ["unknown", "lost", "refused"])
 def test_a_commit_that_did_not_happen_is_tried_again(answer: str, table: IcebergTable) -> None:
     liar = lie(table, answer, answer)
@@ -50,11 +61,11 @@ def test_a_commit_that_did_not_happen_is_tried_again(answer: str, table: Iceberg
 
 
 def test_an_outcome_that_stays_unknown_is_settled_by_the_next_call(table: IcebergTable) -> None:
-    rows = addition(table, {0: 20})
+    rows = Appending(table, addition(table, {0: 20}))
     liar = lie(table, *["unknown"] * (appending.ATTEMPTS - 1), "unknown after")
     with pytest.raises(Unavailable, match="InternalServerError"):
-        append(table, rows)
-    assert append(table, rows, tried=True) is Outcome.LANDED
+        rows.run()
+    assert rows.run() is Outcome.LANDED
     assert liar.commits == 1
 
 

@@ -1,0 +1,35 @@
+"""A lake's entry of the configuration, as its consumer takes it."""
+
+from __future__ import annotations
+
+from cellfeed.config.lake import LakeConfig
+from cellfeed.config.model import Config
+from cellfeed.consumers.lake.open_table import Place
+from cellfeed.run_dir import RunDir
+from cellfeed.store.errors import NotFound
+
+
+def lake_place(lake: LakeConfig, directory: RunDir) -> Place:
+    return Place(
+        format=lake.format,
+        storage=directory.inside(lake.storage),
+        namespace=lake.namespace,
+        rest_uri=lake.catalog.uri,
+        catalog=lake.catalog.properties,
+    )
+
+
+def lake_topic(lake: LakeConfig, config: Config) -> str:
+    """The topic that it loads."""
+    return lake.topic or config.datastore.name
+
+
+def lake_named(config: Config, name: str | None) -> LakeConfig:
+    """The entry of that name; the first one without. Raises NotFound."""
+    for lake in config.lakes:
+        if name in (None, lake.name):
+            return lake
+    raise NotFound(
+        f"the configuration has no lake {name or ''}".rstrip()
+        + f"; it has {', '.join(each.name for each in config.lakes) or 'none'}"
+    )

@@ -1,0 +1,74 @@
+"""A lake of an instance, as a person works with it: ``up``, then the verbs of ``lake``."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cellfeed.run_dir import RunDir
+from tests.support.cli_instance import cellfeed, running
+from tests.support.lake_tables import FORMATS
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+ROW_KEY = "2f0a1c6e-3b7d-4f5a-9c8e-{:012d}"
+
+
+@pytest.fixture(params=FORMATS)
+def run_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    config = {
+        "datastore": {"shards": 2},
+        "workers": [{"port": 0}],
+        "gateways": [{"port": 0, "registry_port": 0}],
+        "lakes": [{"format": request.param, "commit_age_s": 0.2, "metrics_port": 0}],
+    }
+    with running(tmp_path, yaml.safe_dump(config)) as started:
+        yield started
+
+
+def status(run_dir: Path) -> dict[str, object]:
+    said = cellfeed("lake", "status", "--json", "--run-dir", str(run_dir))
+    assert said.returncode == 0, said.stderr
+    answer: dict[str, object] = json.loads(said.stdout)
+    return answer
+
+
+def test_a_lake_is_loaded_asked_and_verified(run_dir: Path, tmp_path: Path) -> None:
+    early = status(run_dir)
+    assert (early["lag_cells"], early["lag_s"], early["troubles"]) == (0, 0.0, [])
+    file = tmp_path / "cells.ndjson"
+    file.write_text(
+        "".join(json.dumps({"id": ROW_KEY.format(n), "cents": n}) + "\n" for n in range(100))
+    )
+    loaded = cellfeed(
+        "load", str(file), "--column", "BASE", "--row-key", "id", "--run-dir", str(run_dir)
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    wait_until(lambda: status(run_dir).get("rows") == 100, "the table has the rows", 30)
+    now = status(run_dir)
+    assert (now["lag_cells"], now["lag_s"]) == (0, 0.0)
+    assert now["last_commit"]
+
+    total = "sum(CAST(json_extract(body, '$.cents') AS INT))::INT"
+    sql = f"SELECT count(*) AS n, {total} AS s FROM latest"
+    asked = cellfeed("lake", "query", sql, "--json", "--run-dir", str(run_dir))
+    assert json.loads(asked.stdout) == {"n": 100, "s": 4950}
+    wrong = cellfeed("lake", "query", "SELECT nothing FROM nowhere", "--run-dir", str(run_dir))
+    assert wrong.returncode == 2
+    said = cellfeed("lake", "verify", "--run-dir", str(run_dir))
+    assert (said.returncode, said.stdout.splitlines()[-1]) == (0, "all equal"), said.stdout
+    unknown = cellfeed("lake", "status", "--lake", "sea", "--run-dir", str(run_dir))
+    assert (unknown.returncode, "has no lake sea; it has lake" in unknown.stderr) == (1, True)
+
+    ready = RunDir(run_dir).ready("lake")
+    assert ready is not None
+    with urllib.request.urlopen(f"http://127.0.0.1:{ready.ports['metrics']}/metrics") as answer:
+        figures = answer.read().decode()
+    assert "\ncellfeed_lake_rows_total 100.0\n" in figures
+    assert "\ncellfeed_lake_lag_cells 0.0\n" in figures

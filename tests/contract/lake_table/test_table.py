@@ -76,9 +76,7 @@ def test_l2_two_loaders_of_different_shards_both_land(kind: str, tmp_path: Path)
     assert seen(tmp_path, kind) == {0: digest(0, 12), 1: digest(1, 7)}
 
 
-def test_l2_one_shard_that_others_moved_holds_back_the_whole_addition(
-    kind: str, tmp_path: Path
-) -> None:
+def test_l2_one_shard_that_others_moved_stops_the_whole_addition(kind: str, tmp_path: Path) -> None:
     table = make(tmp_path, kind)
     append(table, addition(table, {1: 7}))
     assert append(table, addition(table, {0: 4, 1: 9})) is Outcome.OVERTAKEN

@@ -29,7 +29,7 @@ def table(tmp_path: Path) -> IcebergTable:
 
 
 @pytest.mark.parametrize("answer", ["unknown after", "lost after"])
-def test_a_commit_that_happened_is_not_repeated_whatever_the_catalog_answers(
+def test_a_commit_that_happened_is_not_repeated_after_any_error_of_the_catalog(
     answer: str, table: IcebergTable, tmp_path: Path
 ) -> None:
     liar = lie(table, answer)

@@ -20,8 +20,9 @@ from cellfeed.store.failpoints import clear_failpoints
 from tests import in_memory
 from tests.faults.seeds import VARIABLE as FAULT_SEED
 from tests.faults.seeds import default_seed, pytest_report_header
-from tests.support import local_mariadb, local_zookeeper
+from tests.support import local_mariadb, local_mysql, local_zookeeper
 from tests.support.local_mariadb import MariaDB
+from tests.support.local_mysql import MySql
 from tests.support.local_zookeeper import ZooKeeper
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -126,6 +127,23 @@ def empty_mariadb(mariadb_server: MariaDB) -> MariaDB:
     """The server without any database of an earlier test."""
     local_mariadb.drop_all_databases(mariadb_server)
     return mariadb_server
+
+
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[MySql]:
+    """One MySQL server, and on it an account with the fewest rights; for the tests of this process
+    that run on both. Skips, with the reason, where none can be had."""
+    if reason := local_mysql.why_not():
+        pytest.skip(reason)
+    with local_mysql.running_mysql(user="cellfeed") as server:
+        yield server
+
+
+@pytest.fixture
+def empty_mysql(mysql_server: MySql) -> MySql:
+    """The server without any database of an earlier test."""
+    local_mariadb.drop_all_databases(mysql_server)
+    return mysql_server
 
 
 @pytest.fixture(scope="session")

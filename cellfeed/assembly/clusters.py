@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from cellfeed.config.addresses import node_address
 from cellfeed.config.model import ClusterConfig, Config, DatastoreConfig, NodeConfig
 from cellfeed.store.clusters.model.servers import ClusterServers
 from cellfeed.store.clusters.model.shard_map import ShardMap, even_map, first_map, merged, read_map
@@ -18,7 +19,7 @@ from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.clusters.serving.shown_heads import Watermark
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Replica
-from cellfeed.store.engines.mysql.address import MySqlAddress, parse_mysql_url
+from cellfeed.store.engines.mysql.address import MySqlAddress
 from cellfeed.store.engines.mysql.connections import MySqlServer, has_database
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.errors import InvalidRequest, NotFound, ProtectData, StorageUnavailable
@@ -177,7 +178,7 @@ def _servers(config: DatastoreConfig, cluster: ClusterConfig) -> ClusterServers:
 
 
 def _addresses(cluster: ClusterConfig) -> list[tuple[NodeConfig, MySqlAddress]]:
-    return [(node, parse_mysql_url(node.url, node.replication)) for node in cluster.nodes]
+    return [(node, node_address(node, managed=cluster.managed)) for node in cluster.nodes]
 
 
 def _open_node(config: DatastoreConfig, address: MySqlAddress, timeout_s: float) -> MySqlEngine:

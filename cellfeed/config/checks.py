@@ -9,6 +9,7 @@ from cellfeed.bridge.coordination.open import check_coordination
 from cellfeed.bridge.gateway.security.listeners import check_listener
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
 from cellfeed.bridge.typed.declaration import check_layout, check_schemas
+from cellfeed.config.addresses import check_cluster
 from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.http import TlsConfig, http_listener
 from cellfeed.config.model import Config, NodeConfig
@@ -37,11 +38,7 @@ def check_entries(config: Config) -> None:
             f"config: the name {repeated[0]!r} is given twice among clusters and nodes"
         )
     for cluster in config.datastore.clusters:
-        for node in cluster.nodes:
-            try:
-                parse_mysql_url(node.url, node.replication)
-            except InvalidRequest as error:
-                raise InvalidRequest(f"config: node {node.name}: {error}") from None
+        check_cluster(cluster, archives_binlogs=any(each.binlogs for each in config.backups))
     _check_servers(config)
     if len(config.triggers) > 1 and (unnamed := [e.app for e in config.triggers if not e.name]):
         raise InvalidRequest(

@@ -27,13 +27,26 @@ from cellfeed.store.limits import SHARDS_STORED_MAX
 from cellfeed.store.progress import ProgressLimits
 
 
+class NodeTls(Struct, forbid_unknown_fields=True, frozen=True):
+    """TLS to a storage node, which is refused where it offers none or shows another certificate.
+    ``ca``: the file of the authorities that may have signed it, the system's own without.
+    ``host_name``: whether the certificate must be of the host in ``url``. ``certificate`` and
+    ``key``: the files of our own certificate, for a server that asks for one."""
+
+    ca: str | None = None
+    host_name: bool = True
+    certificate: str | None = None
+    key: str | None = None
+
+
 class NodeConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """A storage node: ``url`` is ``mysql://user:password@host:port``; ``replication`` is
-    ``host:port`` where the other nodes reach it otherwise."""
+    ``host:port`` where the other nodes reach it otherwise. ``tls``: see NodeTls."""
 
     name: ProcessName
     url: str
     replication: str | None = None
+    tls: NodeTls | None = None
 
 
 class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -41,7 +54,9 @@ class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
     when it is made (``0-2047``), evenly divided without.
 
     ``semi_sync``: a commit is acknowledged when a minion has received it. ``failover``: whether the
-    operator or the failover process promotes a minion when the master is gone.
+    operator or the failover process promotes a minion when the master is gone. ``managed``: the one
+    node is the endpoint of a service with a replication of its own; you assert that its failover
+    loses no commit.
     """
 
     name: ProcessName
@@ -49,6 +64,7 @@ class ClusterConfig(Struct, forbid_unknown_fields=True, frozen=True):
     shards: str | None = None
     semi_sync: bool = True
     failover: Literal["manual", "automatic"] = "manual"
+    managed: bool = False
 
 
 class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):

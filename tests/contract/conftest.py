@@ -13,6 +13,8 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.http.client import Client
 from tests.support import local_mariadb
 from tests.support.client_in_loop import ClientInLoop
+from tests.support.local_mariadb import MariaDB
+from tests.support.local_mysql import EMPTY
 from tests.support.worker_thread import worker_thread
 
 
@@ -40,6 +42,13 @@ def client(datastore: Datastore) -> Iterator[Client]:
 def client_in_loop(datastore: Datastore) -> Iterator[ClientInLoop]:
     with worker_thread(datastore) as url, ClientInLoop(url, "trips") as opened:
         yield opened
+
+
+@pytest.fixture(params=sorted(EMPTY.values()))
+def either_server(request: pytest.FixtureRequest) -> MariaDB:
+    """A MariaDB server, then a MySQL server, without any database."""
+    found: MariaDB = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture(params=["datastore", "client", "client_in_loop"])

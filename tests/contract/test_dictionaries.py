@@ -40,6 +40,7 @@ from cellfeed.store.engines.sqlite.tables import SCHEMA_VERSION
 from cellfeed.store.errors import DataDamaged, DictionaryLost, ProtectData
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, clear_failpoints, set_failpoint
 from tests.support.local_mariadb import MariaDB
+from tests.support.local_mysql import EMPTY
 from tests.support.rides import rides
 
 pytestmark = pytest.mark.usefixtures("no_other_stores")
@@ -68,7 +69,7 @@ class Storage:
             engine = SqliteEngine(self._directory, "trips", SHARDS, codec=codec)
         else:
             engine = MySqlEngine(
-                MySqlServer(self._server.url), "trips", SHARDS, create=True, codec=codec
+                MySqlServer(self._server.address), "trips", SHARDS, create=True, codec=codec
             )
         self._opened.append(engine)
         return engine
@@ -79,7 +80,7 @@ class Storage:
             file = SqliteFile(self._directory / CELLS_FILE)
             self._opened.append(file)
             return SqliteDictionaries(file)
-        server = MySqlServer(self._server.url)
+        server = MySqlServer(self._server.address)
         self._opened.append(server)
         return MySqlDictionaries(server, "trips_meta")
 
@@ -96,13 +97,13 @@ class Storage:
         self._opened.clear()
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(params=["sqlite", "mysql", "mysql server"])
 def storage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Storage]:
     monkeypatch.setattr(dictionaries_of_puts, "REFRESH_S", 0.0)
     made = Storage(
-        tmp_path, request.getfixturevalue("empty_mariadb") if request.param == "mysql" else None
+        tmp_path, request.getfixturevalue(EMPTY[request.param]) if request.param in EMPTY else None
     )
     yield made
     made.close()
@@ -301,7 +302,7 @@ def test_a_death_at_any_step_loses_no_dictionary_and_the_next_process_continues(
     storage: Storage, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer, "SAMPLES_WANTED", SAMPLES_MIN)
-    kind = request.node.callspec.params["storage"]
+    kind = request.node.callspec.params["storage"].removesuffix(" server")
     points = sorted(
         name
         for name in FAILPOINTS

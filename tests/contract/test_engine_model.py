@@ -313,16 +313,16 @@ def test_the_sqlite_engine_equals_the_model() -> None:
     run_state_machine_as_test(SqliteMachine, settings=settings(stateful_step_count=30))
 
 
-def test_the_mysql_engine_equals_the_model(empty_mariadb: MariaDB) -> None:
+def test_the_mysql_engine_equals_the_model(either_server: MariaDB) -> None:
     class MySqlMachine(EngineMachine):
         kind = "mysql"
 
         def open_engine(self) -> Engine:
-            return MySqlEngine(MySqlServer(empty_mariadb.url), "trips", SHARDS, create=True)
+            return MySqlEngine(MySqlServer(either_server.address), "trips", SHARDS, create=True)
 
         def teardown(self) -> None:
             super().teardown()
-            local_mariadb.drop_all_databases(empty_mariadb)
+            local_mariadb.drop_all_databases(either_server)
 
     # Every example makes its tables again on a real server.
     run_state_machine_as_test(

@@ -14,21 +14,24 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.engines.sqlite.heads import RANGE_SHARDS
 from cellfeed.testing.failing_master import FailingMaster
+from tests.support.local_mysql import EMPTY
 from tests.support.mariadb_cluster import SHARDS, cells_of_shard
 from tests.support.shard_rows import cell_of_shard
 
 EngineMaker = Callable[[], Engine]
 
 
-@pytest.fixture(params=["sqlite", "mysql", "test kit"])
+@pytest.fixture(params=["sqlite", "mysql", "mysql server", "test kit"])
 def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EngineMaker]:
     opened: list[Engine] = []
-    url = request.getfixturevalue("empty_mariadb").url if request.param == "mysql" else None
+    address = (
+        request.getfixturevalue(EMPTY[request.param]).address if request.param in EMPTY else None
+    )
 
     def open_one() -> Engine:
         engine: Engine
-        if url is not None:
-            engine = MySqlEngine(MySqlServer(url), "trips", SHARDS, create=True)
+        if address is not None:
+            engine = MySqlEngine(MySqlServer(address), "trips", SHARDS, create=True)
         else:
             engine = SqliteEngine(tmp_path, "trips", SHARDS)
         opened.append(FailingMaster(engine) if request.param == "test kit" else engine)

@@ -11,12 +11,16 @@ import pytest
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
+from tests.support.local_mysql import EMPTY
 
 
 @pytest.fixture(
     params=[
         "sqlite",
         pytest.param("mysql", marks=[pytest.mark.integration, pytest.mark.xdist_group("mariadb")]),
+        pytest.param(
+            "mysql server", marks=[pytest.mark.integration, pytest.mark.xdist_group("mariadb")]
+        ),
     ]
 )
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteEngine | MySqlEngine]:
@@ -24,9 +28,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteEng
     if request.param == "sqlite":
         made = SqliteEngine(tmp_path, "trips", 1)
     else:
-        made = MySqlEngine(
-            MySqlServer(request.getfixturevalue("empty_mariadb").url), "trips", 1, create=True
-        )
+        address = request.getfixturevalue(EMPTY[request.param]).address
+        made = MySqlEngine(MySqlServer(address), "trips", 1, create=True)
     with closing(made):
         yield made
 

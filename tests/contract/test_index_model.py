@@ -117,7 +117,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.engine: Engine = (
             SqliteEngine(self.directory / "trips", "trips", SHARDS)
             if self.server is None
-            else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
+            else MySqlEngine(MySqlServer(self.server.address), "trips", SHARDS, create=True)
         )
         self.version = IndexVersion(DEFINITION, 1, SHARDS)
         self.engine.indexes.create(self.version.table)
@@ -380,10 +380,10 @@ def test_nothing_is_left_of_an_erased_row_in_a_sqlite_index() -> None:
 
 @pytest.mark.integration
 @pytest.mark.xdist_group("mariadb")
-def test_nothing_is_left_of_an_erased_row_in_a_mysql_index(empty_mariadb: MariaDB) -> None:
+def test_nothing_is_left_of_an_erased_row_in_a_mysql_index(either_server: MariaDB) -> None:
     class MySqlMachine(ErasedMachine):
         kind = "mysql"
-        server = empty_mariadb
+        server = either_server
 
     run_state_machine_as_test(
         MySqlMachine, settings=settings(max_examples=5, stateful_step_count=20, deadline=None)
@@ -407,11 +407,11 @@ def test_trims_and_erasures_leave_a_sqlite_index_right_with_seeds_that_failed_on
 @pytest.mark.xdist_group("mariadb")
 @pytest.mark.parametrize("number", SEEDS_THAT_FAILED)
 def test_trims_and_erasures_leave_a_mysql_index_right_with_seeds_that_failed_once(
-    empty_mariadb: MariaDB, number: int
+    either_server: MariaDB, number: int
 ) -> None:
     class MySqlMachine(ErasedMachine):
         kind = "mysql"
-        server = empty_mariadb
+        server = either_server
 
     run_state_machine_as_test(
         seed(number)(MySqlMachine),
@@ -421,10 +421,10 @@ def test_trims_and_erasures_leave_a_mysql_index_right_with_seeds_that_failed_onc
 
 @pytest.mark.integration
 @pytest.mark.xdist_group("mariadb")
-def test_a_mysql_index_equals_the_cells(empty_mariadb: MariaDB) -> None:
+def test_a_mysql_index_equals_the_cells(either_server: MariaDB) -> None:
     class MySqlMachine(IndexMachine):
         kind = "mysql"
-        server = empty_mariadb
+        server = either_server
 
     run_state_machine_as_test(
         MySqlMachine, settings=settings(max_examples=12, stateful_step_count=25, deadline=None)
@@ -433,10 +433,10 @@ def test_a_mysql_index_equals_the_cells(empty_mariadb: MariaDB) -> None:
 
 @pytest.mark.integration
 @pytest.mark.xdist_group("mariadb")
-def test_a_mysql_index_equals_the_cells_after_trims(empty_mariadb: MariaDB) -> None:
+def test_a_mysql_index_equals_the_cells_after_trims(either_server: MariaDB) -> None:
     class MySqlMachine(TrimmedMachine):
         kind = "mysql"
-        server = empty_mariadb
+        server = either_server
 
     run_state_machine_as_test(
         MySqlMachine, settings=settings(max_examples=8, stateful_step_count=25, deadline=None)

@@ -102,7 +102,7 @@ class VersionsMachine(RuleBasedStateMachine):
         self.engine: Engine = (
             SqliteEngine(self.directory / "trips", "trips", SHARDS)
             if self.server is None
-            else MySqlEngine(MySqlServer(self.server.url), "trips", SHARDS, create=True)
+            else MySqlEngine(MySqlServer(self.server.address), "trips", SHARDS, create=True)
         )
         self.datastore = Datastore(self.engine)
         # Made now: the first index is recorded in the file of the cells; a step of an erasure holds
@@ -382,9 +382,9 @@ def test_every_version_of_a_sqlite_index_equals_the_cells() -> None:
 
 @pytest.mark.integration
 @pytest.mark.xdist_group("mariadb")
-def test_every_version_of_a_mysql_index_equals_the_cells(empty_mariadb: MariaDB) -> None:
+def test_every_version_of_a_mysql_index_equals_the_cells(either_server: MariaDB) -> None:
     class MySqlMachine(VersionsMachine):
-        server = empty_mariadb
+        server = either_server
 
     run_state_machine_as_test(
         MySqlMachine, settings=settings(max_examples=4, stateful_step_count=20, deadline=None)

@@ -23,16 +23,17 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import StorageUnavailable
 from tests.support.backups_made import trained_dictionary
+from tests.support.local_mysql import EMPTY
 from tests.support.mariadb_cluster import SHARDS, cells_of_shard
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
+@pytest.fixture(params=["sqlite", "mysql", "mysql server"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RewritableEngine]:
     opened: RewritableEngine
     if request.param == "sqlite":
         opened = SqliteEngine(tmp_path, "trips", SHARDS)
     else:
-        server = MySqlServer(request.getfixturevalue("empty_mariadb").url)
+        server = MySqlServer(request.getfixturevalue(EMPTY[request.param]).address)
         opened = MySqlEngine(server, "trips", SHARDS, create=True)
     with closing(opened):
         yield opened

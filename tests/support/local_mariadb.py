@@ -21,6 +21,7 @@ import pymysql
 from cellfeed.servers.configured import SHIPPED_SETTINGS
 from cellfeed.servers.life import await_answer, check_ports_free, launch, program
 from cellfeed.servers.mariadb import PACKAGE, Account, MariaDbServer
+from cellfeed.store.engines.mysql.address import MySqlAddress, parse_mysql_url
 from cellfeed.store.errors import Unavailable
 from tests.support.free_ports import free_port
 
@@ -65,6 +66,10 @@ class MariaDB:
     @property
     def url(self) -> str:
         return f"mysql://root@127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> MySqlAddress:
+        return parse_mysql_url(self.url)
 
     def start(self) -> None:
         self.launch()

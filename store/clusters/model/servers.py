@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.promises import promised_database
-from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.errors import InvalidRequest, ProtectData
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,15 @@ class ClusterServers:
         return ClusterServers(
             self.name, self.datastore, self.shards, servers, semi_sync=self.semi_sync
         )
+
+    def refuse_managed(self, operation: str) -> None:
+        """Raises ProtectData for an operation on servers behind a managed endpoint."""
+        if any(server.address.managed for server in self.servers.values()):
+            raise ProtectData(
+                f"cluster {self.name} is managed (`managed: true`): {operation} is for servers that"
+                " replicate as cellfeed has them; its service has operations of its own. Nothing"
+                " was changed"
+            )
 
     def close(self) -> None:
         for server in self.servers.values():

@@ -23,7 +23,7 @@ def check_servers(cluster: ClusterServers) -> None:
         if minion_names:
             check_mariadb(server)
         with server.connection() as connection:
-            refuse(server, check_server(connection))
+            refuse(server, check_server(connection, managed=server.address.managed))
     for name in minion_names:
         _follows_already(cluster, name, cluster.server(master_name))
 

@@ -67,6 +67,7 @@ def clone(
     of the master got other names meanwhile, as a move gives them: clone again. Raises ProtectData
     when the node has written since it was listed.
     """
+    cluster.refuse_managed("rejoin")
     role, _ = cluster_role(cluster)
     target, source = cluster.server(node), cluster.server(role.master)
     with copy_lock(source, node):

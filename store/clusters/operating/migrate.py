@@ -44,7 +44,7 @@ def migrate_cluster(cluster: ClusterServers) -> Migrated:
     role, _ = cluster_role(cluster)
     master = cluster.server(role.master)
     with master.connection() as connection:
-        refuse(master, check_server(connection, ServerRole.MASTER))
+        refuse(master, check_server(connection, ServerRole.MASTER, managed=master.address.managed))
     return Migrated(
         role.master,
         SCHEMA_VERSION,

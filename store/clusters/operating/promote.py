@@ -81,6 +81,7 @@ def promote(
     Raises StaleWriter when that is no longer so. Raises ProtectData when cells that were shown
     could be lost by it, StorageUnavailable when a node that is needed does not answer.
     """
+    cluster.refuse_managed("promote")
     for node in (*give_up, *([to] if to else [])):
         cluster.server(node)
     # A master that hangs must not hold up its own replacement: it is asked, and fenced, with little

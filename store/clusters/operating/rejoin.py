@@ -78,6 +78,7 @@ def is_prefix(cluster: ClusterServers, node: str, role: Role) -> bool:
 def come_back(cluster: ClusterServers, node: str) -> NeverReplicated | None:
     """Fences the node and makes it a minion. Where it has something that the master has not,
     returns that, to be put again before :func:`clone`. Raises as :func:`follow_again`."""
+    cluster.refuse_managed("rejoin")
     try:
         follow_again(cluster, node)
     except NodeAhead:

@@ -53,6 +53,7 @@ def scrub_cluster(
     """See the module. ``on_step`` gets the name of the next step. Raises StorageUnavailable when a
     node is away or does not follow: nothing is deleted then; InvalidRequest for anything but
     MariaDB."""
+    cluster.refuse_managed("scrub")
     role, silent = cluster_role(cluster)
     if away := [f"{name} ({why})" for name, why in silent.items()] or [
         name for name in cluster.servers if name not in (role.master, *role.minions)

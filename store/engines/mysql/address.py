@@ -10,21 +10,43 @@ from cellfeed.store.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
+class MySqlTls:
+    """TLS to a server, which is refused where it offers none. ``ca``: the file of the authorities
+    that may have signed its certificate; those of the system without. ``certificate`` and ``key``:
+    files of our own certificate. ``host_name``: whether the certificate must be of the address's
+    host."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    host_name: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class MySqlAddress:
     """Where a server is. ``replication`` is ``(host, port)`` as the other servers of its cluster
-    reach it. The password is never part of a text."""
+    reach it. The password is never part of a text. ``managed``: the address is the endpoint of a
+    service that replaces the server behind it (:mod:`cellfeed.store.engines.mysql.managed`)."""
 
     host: str
     port: int
     user: str
     password: str = field(repr=False)
     replication: tuple[str, int]
+    tls: MySqlTls | None = None
+    managed: bool = False
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
-def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
+def parse_mysql_url(
+    url: str,
+    replication: str | None = None,
+    *,
+    tls: MySqlTls | None = None,
+    managed: bool = False,
+) -> MySqlAddress:
     """``mysql://user:password@host:port``; ``replication`` is ``host:port`` where the servers reach
     each other otherwise. Raises InvalidRequest."""
     form = "a MySQL server is given as mysql://user:password@host:port"
@@ -50,4 +72,6 @@ def parse_mysql_url(url: str, replication: str | None = None) -> MySqlAddress:
         unquote(parts.username or "root"),
         unquote(parts.password or ""),
         (reached.hostname, replication_port),
+        tls,
+        managed,
     )

@@ -19,15 +19,18 @@ from pymysql.connections import Connection
 
 from cellfeed.store.engines.mysql.server_rules import (
     EVERYWHERE,
+    FRESH,
     MARIADB_VERSION_MIN,
     MYSQL_VERSION_MIN,
     OF_MARIADB,
     OF_MYSQL,
     OF_ROLE,
     PACKET_BYTES_MIN,
+    REPLICATED,
     Problem,
     Rule,
     ServerRole,
+    stale_problem,
 )
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import WrongServerSettings
@@ -44,12 +47,17 @@ _SESSION_CHARSETS: Final = (
 )
 
 
-def check_server(connection: Connection[Any], role: ServerRole = ServerRole.ANY) -> list[Problem]:
-    """The faults in the server's settings, the session's and the clock; empty when all is well."""
+def check_server(
+    connection: Connection[Any], role: ServerRole = ServerRole.ANY, *, managed: bool = False
+) -> list[Problem]:
+    """The faults in the server's settings, the session's and the clock; empty when all is well.
+    ``managed``: its replication is not ours to check (:mod:`cellfeed.store.engines.mysql.managed`).
+    """
     rows = query(connection, "SELECT VERSION()")
     version = str(rows[0][0])
     mariadb = "mariadb" in version.lower()
-    rules = (*EVERYWHERE, *(OF_MARIADB if mariadb else OF_MYSQL), *OF_ROLE[role])
+    replication = (*REPLICATED, *(OF_MARIADB if mariadb else OF_MYSQL), *OF_ROLE[role])
+    rules = EVERYWHERE if managed else (*EVERYWHERE, *replication)
     names = [name for rule in rules for name in (rule.variable, rule.renamed) if name]
     settings = _variables(connection, "GLOBAL", [*names, "max_allowed_packet"])
     problems = _version_problems(version, MARIADB_VERSION_MIN if mariadb else MYSQL_VERSION_MIN)
@@ -57,8 +65,9 @@ def check_server(connection: Connection[Any], role: ServerRole = ServerRole.ANY)
         found = settings.get(rule.variable, settings.get(rule.renamed, ""))
         if found != rule.wanted:
             problems.append(rule.problem(found))
+    problems += _stale_problems(connection) if managed else []
     problems += _packet_problems(int(settings.get("max_allowed_packet", "0")))
-    return problems + _session_problems(connection) + _clock_problems(connection)
+    return problems + _session_problems(connection, managed) + _clock_problems(connection)
 
 
 def refuse(server: object, problems: Sequence[Problem]) -> None:
@@ -82,6 +91,17 @@ def _variables(connection: Connection[Any], scope: str, names: Sequence[str]) ->
 
 
 def _version_problems(version: str, minimum: tuple[int, int]) -> list[Problem]:
+    if "vitess" in version.lower():
+        return [
+            Problem(
+                "version",
+                version,
+                "MySQL or MariaDB",
+                "its commits over several keyspaces are not atomic: a counter was seen ahead of its"
+                " rows, so readers would skip cells",
+                "name a server without Vitess in front of it",
+            )
+        ]
     major, minor = (int(part) for part in version.split("-")[0].split(".")[:2])
     if (major, minor) >= minimum:
         return []
@@ -108,7 +128,21 @@ def _packet_problems(packet_bytes: int) -> list[Problem]:
     return [rule.problem(str(packet_bytes))]
 
 
-def _session_problems(connection: Connection[Any]) -> list[Problem]:
+def _stale_problems(connection: Connection[Any]) -> list[Problem]:
+    """Of the session, which has the values of the server unless somebody gives the user others."""
+    return [
+        stale_problem(name, value)
+        for name, value in _variables(connection, "SESSION", [*FRESH]).items()
+        if value not in FRESH[name] and not (name == "wsrep_sync_wait" and _alone(connection))
+    ]
+
+
+def _alone(connection: Connection[Any]) -> bool:
+    """Whether a server that could be a node of a Galera cluster is none."""
+    return _variables(connection, "GLOBAL", ["wsrep_on"]).get("wsrep_on", "OFF") != "ON"
+
+
+def _session_problems(connection: Connection[Any], managed: bool) -> list[Problem]:
     """A proxy or an ``init_connect`` may have changed settings that the connection asked for."""
     isolation = ("tx_isolation", "transaction_isolation")
     found = _variables(connection, "SESSION", [*_SESSION_CHARSETS, *isolation, "sql_log_bin"])
@@ -125,7 +159,7 @@ def _session_problems(connection: Connection[Any]) -> list[Problem]:
             " not show them"
         )
         problems.append(Problem(name, found.get(name, ""), "READ-COMMITTED", why, fix))
-    if found.get("sql_log_bin") != "ON":
+    if found.get("sql_log_bin") != "ON" and not managed:
         problems.append(
             Problem(
                 "sql_log_bin",

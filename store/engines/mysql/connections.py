@@ -26,7 +26,9 @@ from cellfeed.store.engines.mysql.connection import (
     leave_statements_out_of_binlog,
 )
 from cellfeed.store.engines.mysql.errors import failed, is_lost
+from cellfeed.store.engines.mysql.managed import is_demoted, refuse_demoted, says_read_only
 from cellfeed.store.engines.mysql.statements import query
+from cellfeed.store.engines.mysql.tls import tls_context
 from cellfeed.store.errors import StorageUnavailable
 
 _KEPT_MAX: Final = 16
@@ -70,6 +72,8 @@ class MySqlServer:
             except BaseException as error:
                 with suppress(Exception):
                     connection.close()
+                if self.address.managed and says_read_only(error.__cause__ or error):
+                    self.drop_idle()
                 if isinstance(error, (pymysql.err.MySQLError, OSError)):
                     if is_lost(error):
                         # Those kept from before the server went, or cut its clients off, are dead
@@ -119,10 +123,27 @@ class MySqlServer:
                 connection = self._idle.pop()
             except IndexError:
                 return self.open_connection()
-            if not has_hung_up(connection):
+            if not has_hung_up(connection) and (
+                not self.address.managed or self._is_of_the_master(connection)
+            ):
                 return connection
             with suppress(Exception):
                 connection.close()
+
+    def _is_of_the_master(self, connection: ServerConnection) -> bool:
+        """Whether a kept connection to a managed endpoint is worth using. Where its server was
+        demoted, or is gone, the others that are kept are closed. Raises StorageUnavailable."""
+        try:
+            demoted = is_demoted(connection)
+        except (pymysql.err.MySQLError, OSError) as error:
+            if not is_lost(error):
+                with suppress(Exception):
+                    connection.close()
+                raise failed(self, error) from error
+            demoted = True
+        if demoted:
+            self.drop_idle()
+        return not demoted
 
     def _give_back(self, connection: ServerConnection) -> None:
         if len(self._idle) < _KEPT_MAX:
@@ -136,6 +157,7 @@ class MySqlServer:
         address = self.address
         try:
             connection = ServerConnection(
+                ssl=None if address.tls is None else tls_context(address.tls),
                 host=address.host,
                 port=address.port,
                 user=address.user,
@@ -155,9 +177,12 @@ class MySqlServer:
             # cut off
             raise failed(self, error, "nothing written, no connection") from error
         connection.wait_at_most(self.timeout_s)
-        if self.on_open is not None:
+        if self.address.managed or self.on_open is not None:
             try:
-                self.on_open(connection)
+                if self.address.managed:
+                    refuse_demoted(self, connection)
+                if self.on_open is not None:
+                    self.on_open(connection)
             except BaseException as error:
                 with suppress(Exception):
                     connection.close()

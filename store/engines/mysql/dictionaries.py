@@ -27,6 +27,7 @@ from cellfeed.store.engines.contract.dictionaries import (
 from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.guard import Guard
+from cellfeed.store.engines.mysql.own_writes import out_of_binlog
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import ProtectData, StorageUnavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -177,15 +178,11 @@ class MySqlDictionaries:
         )
 
     def restore(self, dictionary: Dictionary) -> None:
-        with self._server.connection() as connection:
-            # Not through the log: where another node has it whole, or damaged otherwise, the same
-            # change would not fit.
-            query(connection, "SET SESSION sql_log_bin = 0")
-            query(
-                connection,
-                f"REPLACE INTO {self._contents} ({_COLUMNS}) VALUES {_literals(dictionary)}",
-            )
-            query(connection, "SET SESSION sql_log_bin = 1")
+        replace = f"REPLACE INTO {self._contents} ({_COLUMNS}) VALUES {_literals(dictionary)}"
+        # Not through the log: where another node has it whole, or damaged otherwise, the same
+        # change would not fit.
+        with self._server.connection() as connection, out_of_binlog(self._server, connection):
+            query(connection, replace)
 
     def check(self) -> None:
         refuse_lost(self._server, self.kept())

@@ -33,15 +33,19 @@ from cellfeed.store.errors import (
 )
 
 _INNODB_READ_ONLY: Final = 1836
+_TRANSACTION_READ_ONLY: Final = 1792
+READ_ONLY: Final = frozenset(
+    {ER.OPTION_PREVENTS_STATEMENT, _TRANSACTION_READ_ONLY, _INNODB_READ_ONLY}
+)
+"""The server takes no writes, or this transaction may make none."""
+
 _TOO_MANY_USER_CONNECTIONS: Final = 1203
 _USER_LIMIT_REACHED: Final = 1226
 _INDEX_CORRUPT: Final = 1712
 _CONNECTION_IDLE: Final = 4031
 """MySQL's own words before it closes a connection that was idle for too long."""
 
-_ROLLED_BACK: Final = frozenset(
-    {ER.OPTION_PREVENTS_STATEMENT, _INNODB_READ_ONLY, ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
-)
+_ROLLED_BACK: Final = READ_ONLY | {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
 """Said of a COMMIT itself: the server is read-only, or chose this transaction to give way."""
 
 _LOST: Final = frozenset(
@@ -76,6 +80,7 @@ _ADVICE: Final = {
     ER.OPTION_PREVENTS_STATEMENT: (
         "the server is read-only: another one is master, or it was fenced"
     ),
+    _TRANSACTION_READ_ONLY: "transactions are read-only there: `transaction_read_only` is on",
     _INNODB_READ_ONLY: "the server was started read-only (innodb_read_only, or a damaged disk)",
     ER.DISK_FULL: "the disk of the server is full",
     ER.RECORD_FILE_FULL: "the disk of the server is full, or a tablespace has reached its limit",

@@ -19,6 +19,7 @@ from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.digest import is_fit, raw_rows
 from cellfeed.store.engines.mysql.errors import failed
 from cellfeed.store.engines.mysql.layout import Layout
+from cellfeed.store.engines.mysql.own_writes import leave_binlog
 from cellfeed.store.engines.mysql.statements import query
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
@@ -57,7 +58,7 @@ class NodeMender:
         connection = self._server.open_connection()
         try:
             table = f"{self._layout.database(shard)}.cell"
-            query(connection, "SET SESSION sql_log_bin = 0")
+            leave_binlog(self._server, connection)
             query(connection, "BEGIN")
             counter = query(
                 connection,

@@ -14,7 +14,7 @@ def open_storage(server: MySqlServer, layout: Layout, *, create: bool) -> None:
     """``create``: makes the databases where they are missing. Raises ProtectData,
     WrongServerSettings, StorageUnavailable."""
     with server.connection() as connection:
-        refuse(server, check_server(connection))
+        refuse(server, check_server(connection, managed=server.address.managed))
     if create:
         migrate(server, layout, create=True)
     check_schema(server, layout)

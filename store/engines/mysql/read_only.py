@@ -34,8 +34,10 @@ def is_read_only(server: MySqlServer) -> bool:
 
 @marked("role.open")
 def open_for_writes(server: MySqlServer) -> None:
-    """Takes writes from now on."""
-    server.rows("SET GLOBAL read_only = 0")
+    """Takes writes from now on. A server that does so already is asked for nothing: the account of
+    a single server may not be allowed to change its settings."""
+    if is_read_only(server):
+        server.rows("SET GLOBAL read_only = 0")
 
 
 @marked("fence.server")

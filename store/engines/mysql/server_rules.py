@@ -85,6 +85,9 @@ _HANDED_ON: Final = (
 EVERYWHERE: Final = (
     Rule("innodb_flush_log_at_trx_commit", "1", _LOST),
     Rule("sync_binlog", "1", _LOST),
+)
+
+REPLICATED: Final = (
     Rule(
         "log_bin",
         "ON",
@@ -119,6 +122,30 @@ OF_MYSQL: Final = (
     ),
     Rule("log_slave_updates", "ON", _HANDED_ON, at_run_time=False, renamed="log_replica_updates"),
 )
+
+_STALE: Final = "a read could show cells as they were some time ago, and miss acknowledged ones"
+
+FRESH: Final[dict[str, frozenset[str]]] = {
+    "group_replication_consistency": frozenset(
+        {"BEFORE_ON_PRIMARY_FAILOVER", "BEFORE", "BEFORE_AND_AFTER"}
+    ),
+    "aurora_replica_read_consistency": frozenset({"", "GLOBAL"}),
+    "tidb_read_staleness": frozenset({"", "0"}),
+    "tidb_snapshot": frozenset({""}),
+    "tidb_enable_external_ts_read": frozenset({"OFF", "0"}),
+    "wsrep_sync_wait": frozenset({"1", "3", "5", "7", "9", "11", "13", "15"}),
+}
+"""Variables of services and forks by which reads may be stale, and the values by which they are
+not. A server that does not know the variable has nothing of the kind."""
+
+
+def stale_problem(name: str, value: str) -> Problem:
+    """The problem of a variable of ``FRESH`` that has another value."""
+    wanted = " or ".join(repr(each) for each in sorted(FRESH[name]))
+    return Problem(
+        name, repr(value), wanted, _STALE, "set it so in the service's parameters, or for the user"
+    )
+
 
 OF_ROLE: Final = {
     ServerRole.MASTER: (Rule("read_only", "OFF", "a master takes writes"),),

@@ -14,6 +14,7 @@ from cellfeed.store.engines.mysql.engine import MySqlEngine
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.testing.failing_master import FailingMaster
 from tests.support.engine_steps import SHARDS, Clock, EngineMaker
+from tests.support.local_mysql import EMPTY
 
 
 @pytest.fixture
@@ -21,21 +22,23 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite", "mysql", "test kit"])
+@pytest.fixture(params=["sqlite", "mysql", "mysql server", "test kit"])
 def open_engine(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> Iterator[EngineMaker]:
     """Opens engines on the same storage; every one is closed at the end."""
     opened: list[Engine] = []
-    url = request.getfixturevalue("empty_mariadb").url if request.param == "mysql" else None
+    address = (
+        request.getfixturevalue(EMPTY[request.param]).address if request.param in EMPTY else None
+    )
 
     def open_one(
         datastore: str = "trips", shards: int = SHARDS, codec: int = CODEC_JSON_ZSTD
     ) -> Engine:
         engine: Engine
-        if url is not None:
+        if address is not None:
             engine = MySqlEngine(
-                MySqlServer(url), datastore, shards, create=True, codec=codec, clock_us=clock
+                MySqlServer(address), datastore, shards, create=True, codec=codec, clock_us=clock
             )
         else:
             engine = SqliteEngine(tmp_path, datastore, shards, codec=codec, clock_us=clock)
@@ -52,7 +55,8 @@ def open_engine(
 @pytest.fixture
 def kind(open_engine: EngineMaker, request: pytest.FixtureRequest) -> str:
     """The engine under test, as its failpoints name it."""
-    return str(request.node.callspec.params["open_engine"]).replace("test kit", "sqlite")
+    name = str(request.node.callspec.params["open_engine"])
+    return {"test kit": "sqlite", "mysql server": "mysql"}.get(name, name)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from cellfeed.store.engines.sqlite.store_files import CELLS_FILE
 from cellfeed.store.errors import CellConflict, DataDamaged, ProtectData
 from cellfeed.store.failpoints import FAILPOINTS, FailpointReached, set_failpoint
 from tests.support.engine_steps import SHARDS, Clock, EngineMaker, cell, log, rows_of_shard
+from tests.support.local_mysql import EMPTY
 
 
 def test_e1_a_put_that_dies_before_its_commit_leaves_nothing_of_any_shard(
@@ -106,8 +107,8 @@ def test_e24_a_put_that_meets_a_damaged_body_fails_without_failing_others(
     hurt = cell(1)
     engine.put([hurt, cell(2)])
     heads, shard = engine.heads(), shard_of(hurt.row_key, SHARDS)
-    if "mysql" in request.node.name:
-        server = request.getfixturevalue("empty_mariadb")
+    if fixture := EMPTY.get(request.node.callspec.params["open_engine"]):
+        server = request.getfixturevalue(fixture)
         server.sql(
             f"UPDATE trips_{shard:04d}.cell SET body = X'{damaged.hex()}' WHERE row_key ="
             f" X'{hurt.row_key.hex()}'"

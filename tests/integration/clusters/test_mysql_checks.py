@@ -191,6 +191,11 @@ def test_an_old_server_version_is_reported(
     assert "99.0 or newer" in problems_of(connection)["version"].wanted
 
 
+def test_vitess_is_refused_by_name() -> None:
+    [problem] = checks._version_problems("8.0.30-Vitess", (8, 0))
+    assert "not atomic" in problem.why
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -31,6 +31,12 @@ def clusters(*, cluster: str = "c1", node: str = "c1-a", url: str = URL, more: s
     return textwrap.dedent(CLUSTER.format(cluster=cluster, node=node, url=url)) + more
 
 
+def managed(*nodes: str, node: str = "tls: {ca: /ca.pem}", more: str = "managed: true") -> str:
+    listed = ", ".join((f"{{name: a, url: 'mysql://u:p@h', {node}}}", *nodes))
+    also = "" if more == "managed: true" else ", managed: true"
+    return f"datastore: {{clusters: [{{name: m, nodes: [{listed}], {more}{also}}}]}}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -38,6 +44,18 @@ def clusters(*, cluster: str = "c1", node: str = "c1-a", url: str = URL, more: s
         (clusters(node="c2-a"), "the name 'c2-a' is given twice among clusters and nodes"),
         (clusters(node="c2"), "the name 'c2' is given twice among clusters and nodes"),
         (clusters(url="postgres://u:p@h"), "config: node c1-a: "),
+        (managed("{name: b, url: 'mysql://u:p@h'}"), "cluster m is managed: .* take away nodes$"),
+        (managed(more="failover: automatic"), "cluster m is managed: .* take away failover$"),
+        (
+            managed(node="replication: 'h:3306'"),
+            "cluster m is managed: .* take away nodes: replication$",
+        ),
+        (
+            managed() + "backups: [{directory: b, binlogs: true}]",
+            "cluster m is managed: .* take away backups: binlogs$",
+        ),
+        (managed(node="tls: {certificate: /c}"), "node a: tls: certificate and key are given"),
+        (managed(node="tls: {ca: ca.pem}"), "node a: tls: 'ca.pem' is not an absolute path"),
         (
             "triggers: [{app: a.py, name: a}, {app: b.py}]",
             "triggers: b.py has no name: of several entries each needs one",
@@ -104,6 +122,7 @@ def test_contradicting_settings_are_refused(tmp_path: Path, text: str, says: str
     "text",
     [
         clusters(),
+        managed(),
         "triggers: [{app: a.py}]",
         "triggers: [{app: a.py, name: a}, {app: b.py, name: b}]",
         "exports: [{name: lake, bootstrap: 'h:1'}, {name: sea, bootstrap: 'h:1'}]",

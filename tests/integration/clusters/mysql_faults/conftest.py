@@ -12,8 +12,16 @@ from pymysql.connections import Connection
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.engine import MySqlEngine
 from tests.support.local_mariadb import MariaDB
+from tests.support.local_mysql import EMPTY
 from tests.support.mysql_fault_steps import open_engine
 from tests.support.tcp_proxy import TcpProxy
+
+
+@pytest.fixture(params=sorted(EMPTY.values()))
+def empty_mariadb(request: pytest.FixtureRequest) -> MariaDB:
+    """A MariaDB server, then a MySQL server, without any database."""
+    found: MariaDB = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture

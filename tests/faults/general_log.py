@@ -86,7 +86,7 @@ def _judged(session: _Session, statement: str, after_guard: bool, has_role: bool
     upper = statement[:40].upper()
     if "sql_log_bin = " in statement:
         session.unlogged = "sql_log_bin = 0" in statement
-    if upper in ("BEGIN", "START TRANSACTION") or upper.startswith("START TRANSACTION"):
+    if upper == "BEGIN" or upper.startswith(("BEGIN /*", "START TRANSACTION")):
         session.in_transaction, session.guarded, session.wrote, session.raises_epoch = (
             True,
             False,

@@ -1,12 +1,9 @@
 """Real MySQL servers as local processes for tests, beside the MariaDB servers of
-:mod:`tests.support.local_mariadb`: one data directory that is prepared once in a process, copied
-for each server, and a ``root`` without a password."""
+:mod:`tests.support.local_mariadb`: one data directory, which was fetched with the server, is copied
+for each, and has a ``root`` without a password."""
 
 from __future__ import annotations
 
-import atexit
-import functools
-import os
 import shutil
 import subprocess
 import tempfile
@@ -21,7 +18,7 @@ import pymysql
 
 from cellfeed.store.engines.mysql.address import MySqlAddress, parse_mysql_url
 from tests.support.local_mariadb import MariaDB
-from tests.support.mysql_packages import MySqlUnavailable, mysql_directory, mysqld_command
+from tests.support.mysql_packages import MySqlUnavailable, as_root, mysql_directory, mysqld_command
 
 START_TIMEOUT_S: Final = 60.0
 
@@ -126,7 +123,7 @@ def new_mysql(
     gets :data:`MINIMAL_GRANTS` on the datastore's databases."""
     directory.mkdir(parents=True)
     data = directory / "data"
-    subprocess.run(["cp", "-a", "--sparse=always", _prepared(), data], check=True)
+    subprocess.run(["cp", "-a", "--sparse=always", mysql_directory() / "data", data], check=True)
     (data / "auto.cnf").unlink(missing_ok=True)  # the server's own id
     accounts = [
         "CREATE USER IF NOT EXISTS root@'%'",
@@ -158,20 +155,4 @@ def running_mysql(
 
 
 def _command(data: Path) -> list[str]:
-    as_user = ["--user=root"] if os.geteuid() == 0 else []
-    return [*mysqld_command(mysql_directory()), *as_user, f"--datadir={data}"]
-
-
-@functools.cache
-def _prepared() -> Path:
-    """A fresh data directory, to be copied. Gone when the process ends."""
-    parent = Path(tempfile.mkdtemp(prefix="cellfeed-mysql-prepared-"))
-    atexit.register(shutil.rmtree, parent, ignore_errors=True)
-    made = subprocess.run(
-        [*_command(parent / "data"), "--initialize-insecure", *_SMALL],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr[-2000:]
-    return parent / "data"
+    return [*mysqld_command(mysql_directory()), *as_root(), f"--datadir={data}"]

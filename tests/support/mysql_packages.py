@@ -22,6 +22,9 @@ from typing import Final
 
 PACKAGE: Final = "mysql-server-core"
 
+PREPARED: Final = ("--initialize-insecure", "--innodb-redo-log-capacity=8M")
+"""How ``data`` in the folder was made, a data directory to be copied."""
+
 _SUITE: Final = "sid"
 _TIMEOUT_S: Final = 300
 _NOT_NEEDED: Final = ("perl", "libperl", "openssl-provider", "libc-gconv", "libsasl2-modules")
@@ -73,6 +76,11 @@ def mysqld_command(root: Path) -> list[str]:
     ]
 
 
+def as_root() -> list[str]:
+    """The option that root needs."""
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
 def fetch_mysql() -> Path:
     """The folder of the server, fetched where it is not there yet. Raises MySqlUnavailable with the
     reason."""
@@ -117,7 +125,10 @@ def _fetch(folder: Path) -> Path:
         if each.name != "mysql":
             shutil.rmtree(each)
     # A server that does not run here is as good as none.
-    _run([*mysqld_command(root), "--version"])
+    prepared = root / "data"
+    _run([*mysqld_command(root), *as_root(), f"--datadir={prepared}", *PREPARED])
+    for key in prepared.glob("*.pem"):  # a server that is to have TLS makes its own
+        key.unlink()
     return root
 
 

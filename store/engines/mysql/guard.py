@@ -52,7 +52,7 @@ from cellfeed.store.engines.mysql.guard_sql import (
 )
 from cellfeed.store.engines.mysql.role_terms import decoded
 from cellfeed.store.engines.mysql.semi_sync import confirm_by_minion
-from cellfeed.store.engines.mysql.statements import commit_script, query, run_script
+from cellfeed.store.engines.mysql.statements import BEGIN, commit_script, query, run_script
 from cellfeed.store.errors import (
     ProtectData,
     StaleWriter,
@@ -160,7 +160,7 @@ class Guard(GuardSql):
         key is there already and the caller says ``unless_there``. Raises StorageUnavailable and
         StaleWriter (nothing written), OutcomeUnknown."""
         written = []
-        script = ["BEGIN", *locks, self.statement(terms, more), *statements]
+        script = [BEGIN, *locks, self.statement(terms, more), *statements]
 
         def write(connection: Connection[Any]) -> bool:
             try:

@@ -14,7 +14,7 @@ from cellfeed.store.engines.index_sql import (
 )
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.guard import Guard
-from cellfeed.store.engines.mysql.statements import query
+from cellfeed.store.engines.mysql.statements import BEGIN, query
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("mysql.index.listed")
@@ -94,7 +94,7 @@ class MySqlIndexTables:
             for shard in shards:
                 if shard in without:
                     continue
-                query(locking, "BEGIN")
+                query(locking, BEGIN)
                 if query(
                     locking,
                     f"SELECT shard FROM {self._meta}.shard_counter WHERE shard = {shard} FOR"

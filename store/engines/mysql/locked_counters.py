@@ -13,7 +13,7 @@ from cellfeed.store.engines.contract.values import WriteTerms
 from cellfeed.store.engines.mysql.cells import sql_moment
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.guard import Guard
-from cellfeed.store.engines.mysql.statements import query, query_all
+from cellfeed.store.engines.mysql.statements import BEGIN, query, query_all
 from cellfeed.store.errors import ShardMoving, StaleWriter, StorageUnavailable
 
 ATTEMPTS_MAX: Final = 3
@@ -97,7 +97,7 @@ class CounterLocks:
         # One value for all counters: the driver takes many times as long over a row as this over
         # its part of a text.
         statements = [
-            "BEGIN",
+            BEGIN,
             (
                 f"SELECT GROUP_CONCAT(CONCAT_WS(',', {counter}) SEPARATOR ';') FROM ({locked})"
                 " AS locked"

@@ -20,7 +20,7 @@ from cellfeed.store.engines.mysql.digest import is_fit, raw_rows
 from cellfeed.store.engines.mysql.errors import failed
 from cellfeed.store.engines.mysql.layout import Layout
 from cellfeed.store.engines.mysql.own_writes import leave_binlog
-from cellfeed.store.engines.mysql.statements import query
+from cellfeed.store.engines.mysql.statements import BEGIN, query
 from cellfeed.store.errors import DataDamaged, StorageUnavailable
 
 
@@ -59,7 +59,7 @@ class NodeMender:
         try:
             table = f"{self._layout.database(shard)}.cell"
             leave_binlog(self._server, connection)
-            query(connection, "BEGIN")
+            query(connection, BEGIN)
             counter = query(
                 connection,
                 f"SELECT log_start, next_added_id FROM {self._layout.meta}.shard_counter WHERE"

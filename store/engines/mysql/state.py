@@ -25,7 +25,7 @@ from cellfeed.store.engines.contract.values import StateEntry, WriteTerms
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.errors import commit_failed, error_code, failed
 from cellfeed.store.engines.mysql.guard import Guard
-from cellfeed.store.engines.mysql.statements import commit_script, query, query_all
+from cellfeed.store.engines.mysql.statements import BEGIN, commit_script, query, query_all
 from cellfeed.store.failpoints import marked
 
 
@@ -98,7 +98,7 @@ class MySqlState:
         """
         keys = ",".join(map(_literal, expect)) or "NULL"
         statements = [
-            "BEGIN",
+            BEGIN,
             f"SELECT revision + 1 FROM {self._meta}.state_revision FOR UPDATE",
             self._guard.statement(terms),
             f"SELECT entry_key, version FROM {self._meta}.state_entry WHERE entry_key IN ({keys})",

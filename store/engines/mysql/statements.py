@@ -18,6 +18,11 @@ PACKET_BYTES_MAX: Final = 16 << 20
 (``server_rules.PACKET_BYTES_MIN``), for one statement may be as large."""
 
 
+BEGIN: Final = "BEGIN /*T! PESSIMISTIC */"
+"""Begins a transaction that takes its locks at once, as MySQL and MariaDB do by themselves. TiDB
+reads this comment."""
+
+
 def is_mariadb(connection: Connection[Any]) -> bool:
     """Whether the server is MariaDB, and not MySQL."""
     return "MariaDB" in connection.get_server_info()  # type: ignore[no-untyped-call]

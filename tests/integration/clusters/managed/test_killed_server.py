@@ -36,7 +36,7 @@ CELLS_BETWEEN = 300
 def writer(endpoint: ManagedEndpoint, number: int) -> Iterator[Path]:
     """A writer process; yields the file with its output. Ended in good order."""
     output = endpoint.directory / f"writer-{number}.log"
-    with output.open("w") as file:
+    with output.open("w") as file, output.with_suffix(".err").open("w") as errors:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.support.managed_writer"),
@@ -45,7 +45,7 @@ def writer(endpoint: ManagedEndpoint, number: int) -> Iterator[Path]:
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=file,
-            stderr=(endpoint.directory / f"writer-{number}.err").open("w"),
+            stderr=errors,
         )
     try:
         yield output

@@ -38,9 +38,9 @@ def engine(proxy: TcpProxy) -> Iterator[MySqlEngine]:
 
 @pytest.fixture
 def direct(empty_mariadb: MariaDB) -> Iterator[Connection[Any]]:
-    """A connection that does not pass the proxy."""
+    """A connection of root that does not pass the proxy."""
     with (
-        closing(MySqlServer(empty_mariadb.url)) as server,
+        closing(MySqlServer(f"mysql://root@127.0.0.1:{empty_mariadb.port}")) as server,
         closing(server.open_connection()) as opened,
     ):
         yield opened

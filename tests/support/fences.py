@@ -62,6 +62,10 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "mvn": _EXAMPLES + "test_the_spark_job_sums_the_fares_of_the_cells",
         "spark-submit": _EXAMPLES + "test_the_spark_job_sums_the_fares_of_the_cells",
     },
+    "docs/operate/managed-mysql.md": {
+        "CREATE USER": "tests/integration/clusters/managed/test_operating.py::"
+        "test_the_grants_of_the_guide_are_those_that_the_tests_run_with",
+    },
     "docs/recipes.md": {
         "import json\nfrom urllib": "tests/ecosystem/test_spark.py::test_a_batch",
         "import json\n\nimport bytewax": _RECIPES + "test_bytewax",

@@ -25,6 +25,19 @@ def body_of(writer: int, number: int) -> dict[str, object]:
     return {"writer": writer, "number": number, "padding": "x" * (number % 50)}
 
 
+def acknowledgements(output: str) -> tuple[set[int], dict[int, tuple[int, int]]]:
+    """The puts that a writer began, and the places of those that were acknowledged."""
+    begun: set[int] = set()
+    acknowledged: dict[int, tuple[int, int]] = {}
+    for line in output.splitlines():
+        match line.split():
+            case ["begin", number]:
+                begun.add(int(number))
+            case ["ack", number, shard, added_id]:
+                acknowledged[int(number)] = (int(shard), int(added_id))
+    return begun, acknowledged
+
+
 def main() -> None:
     directory, writer, cells, threads = (
         Path(sys.argv[1]),

@@ -17,7 +17,7 @@ import pytest
 
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
-from tests.support.writer_process import body_of, row_of
+from tests.support.writer_process import acknowledgements, body_of, row_of
 
 ROOT = Path(__file__).parents[3]
 SHARDS = 4
@@ -91,18 +91,6 @@ def finish(tailer: Tailer) -> dict[int, list[Cell]]:
     if tailer.error:
         raise tailer.error
     return tailer.seen
-
-
-def acknowledgements(output: str) -> tuple[set[int], dict[int, tuple[int, int]]]:
-    begun: set[int] = set()
-    acknowledged: dict[int, tuple[int, int]] = {}
-    for line in output.splitlines():
-        match line.split():
-            case ["begin", number]:
-                begun.add(int(number))
-            case ["ack", number, shard, added_id]:
-                acknowledged[int(number)] = (int(shard), int(added_id))
-    return begun, acknowledged
 
 
 def check(seen: dict[int, list[Cell]], directory: Path, outputs: dict[int, str]) -> int:

@@ -12,7 +12,8 @@ BEGINS = (
     " time_zone = '+00:00', group_concat_max_len = 67108864\n"
 )
 ROLE = (
-    "\t\t     9 Query\tBEGIN /*T! PESSIMISTIC */;SELECT IF(@@GLOBAL.read_only = 0 AND NOT EXISTS (SELECT 1), 1, 2);"
+    "\t\t     9 Query\tBEGIN /*T! PESSIMISTIC */;"
+    "SELECT IF(@@GLOBAL.read_only = 0 AND NOT EXISTS (SELECT 1), 1, 2);"
     "REPLACE INTO trips_meta.state_entry VALUES (X'636c75737465722f726f6c65', X'7b', 2);COMMIT\n"
 )
 GUARD = "SELECT IF(@@GLOBAL.read_only = 0 AND (SELECT 1) = 1, 1, (SELECT 2))"

@@ -14,10 +14,9 @@ import pytest
 
 from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.errors import Unavailable
-from tests.integration.clusters.test_many_writers import acknowledgements
 from tests.support.managed_endpoint import SHARDS, ManagedEndpoint
 from tests.support.waiting import wait_until
-from tests.support.writer_process import row_of
+from tests.support.writer_process import acknowledgements, row_of
 
 pytestmark = [
     pytest.mark.integration,

@@ -1,18 +1,27 @@
-"""`managed: true`: what an operator meets on an endpoint with an account of few rights."""
+"""`managed: true`, as an operator meets it, on an endpoint with an account of few rights."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from cellfeed.store.errors import StorageUnavailable, WrongServerSettings
 from tests.support.cli_instance import cellfeed
-from tests.support.managed_endpoint import DATASTORE, SHARDS, ManagedEndpoint
+from tests.support.local_mysql import MINIMAL_GRANTS
+from tests.support.managed_endpoint import DATASTORE, SHARDS, USER, ManagedEndpoint
 from tests.support.mariadb_cluster import cells_of_shard
 
+GUIDE = Path(__file__).parents[4] / "docs/operate/managed-mysql.md"
+
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mysql-managed")]
+
+
+def test_the_grants_of_the_guide_are_those_that_the_tests_run_with() -> None:
+    grants = MINIMAL_GRANTS.format(datastore=DATASTORE, user=USER)
+    assert f"GRANT {grants};" in GUIDE.read_text()
 
 
 def test_an_account_with_the_grants_of_the_guide_makes_writes_indexes_and_trims_a_datastore(

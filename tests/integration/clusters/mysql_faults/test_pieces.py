@@ -55,9 +55,8 @@ def answered(
     # pieces there is only the COMMIT.
     one_each = request.param == "MySQL" or isinstance(empty_mariadb, MySql)
     sent = request.param if request.param == "in pieces" else "MySQL" if one_each else "MariaDB"
-    assert (
-        asked[-1] in {"MariaDB": (2,), "MySQL": (SHARDS + 2, SHARDS + 3), "in pieces": (1,)}[sent]
-    )
+    answers = {"MariaDB": (2,), "MySQL": (SHARDS + 2, SHARDS + 3), "in pieces": (1,)}
+    assert asked[-1] in answers[sent]
 
 
 @pytest.mark.usefixtures("answered")

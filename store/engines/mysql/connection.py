@@ -58,7 +58,8 @@ def leave_statements_out_of_binlog(connection: Connection[Any]) -> None:
 
 
 class ServerConnection(Connection):
-    """One that takes TLS where the server has it, as PyMySQL does, with one context for all.
+    """One that takes TLS where the server has it, as PyMySQL does, with one context for all that
+    are given none of their own.
     PyMySQL makes a context for each connection, also where the server has no TLS. To read the
     system's certificates for it costs twenty milliseconds of processor time."""
 
@@ -89,6 +90,8 @@ class ServerConnection(Connection):
         self._rfile = io.BufferedReader(_Answers(sock), _READ_BYTES)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
+        if isinstance(sslp, ssl.SSLContext):
+            return sslp
         if not self._tls:  # two threads may both make one; either serves
             self._tls.append(super()._create_ssl_ctx(sslp))  # type: ignore[misc]
         return self._tls[0]

@@ -76,7 +76,7 @@ def test_without_the_word_managed_the_same_endpoint_is_refused_for_its_replicati
     ("variable", "wrong", "right"),
     [("innodb_flush_log_at_trx_commit", 2, 1), ("max_allowed_packet", 1 << 20, 64 << 20)],
 )
-def test_what_keeps_cells_safe_is_checked_on_a_managed_endpoint_as_well(
+def test_settings_that_keep_cells_safe_are_checked_on_a_managed_endpoint_as_well(
     endpoint: ManagedEndpoint, variable: str, wrong: int, right: int
 ) -> None:
     endpoint.server.sql(f"SET GLOBAL {variable} = {wrong}")

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
 from cellfeed.consumers.warehouse import loader as module
-from cellfeed.consumers.warehouse import recognition
+from cellfeed.consumers.warehouse import recognition, record_reads, row_commits
 from cellfeed.consumers.warehouse.loader import WarehouseLoader, run_warehouse_loader
 from cellfeed.consumers.warehouse.loader_progress import FlushPolicy, LoaderProgress
 from cellfeed.consumers.warehouse.shard_loader import ShardLoader
@@ -311,7 +311,7 @@ def test_a_file_is_made_of_so_many_rows_or_bytes_or_of_rows_so_old(
 def test_when_memory_is_full_the_largest_shard_is_committed_first(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WAITING_BYTES_MAX", 2_500)
+    monkeypatch.setattr(row_commits, "WAITING_BYTES_MAX", 2_500)
     seen: list[tuple[list[int], list[int]]] = []
 
     def look() -> None:
@@ -371,7 +371,7 @@ def test_partitions_of_other_members_count_as_done_when_the_table_has_their_ends
 def test_a_loader_with_full_memory_and_a_silent_cluster_still_stops_on_request(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WAITING_BYTES_MAX", 100)
+    monkeypatch.setattr(row_commits, "WAITING_BYTES_MAX", 100)
     loading.cluster.answers = [False] * 20
     progress = loading.run(loading.assigned(ONE), of(ONE, 0, 5), [])
     assert (progress.rows, progress.waiting_rows) == (0, 0)
@@ -406,7 +406,8 @@ def test_a_row_waits_no_longer_when_others_follow(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for part in (record_reads, row_commits):
+        monkeypatch.setattr(part, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     found: list[list[int]] = []
 
     def after_2_s(begin: int) -> Callable[[], list[Record]]:

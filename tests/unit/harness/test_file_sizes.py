@@ -13,7 +13,6 @@ PRODUCT_LINES_MAX, LINES_MAX = 250, 500
 LONGER = {
     # One tree of errors for the whole product: two lines a class, and its docstring draws the tree.
     "store/errors.py": 350,
-    "consumers/warehouse/loader.py": 383,
 }
 """Files of the product with more lines, each with its reason. One that is short enough leaves the
 list."""

@@ -103,8 +103,10 @@ services: ## Install what local servers and tests on them use (MariaDB, ZooKeepe
 release-check: setup ## Build what is committed, check both archives, install and run the demo on every Python of 3.11 to 3.14 here (minutes)
 	$(BIN)/python -m tests.release_check
 
-lock: ## Write requirements.lock again from pyproject.toml (needs uv)
+lock: ## Write requirements.lock and the image's lock files again from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev --extra all --group docs --python-version 3.11 pyproject.toml -o requirements.lock
+	uv pip compile --quiet --python-platform linux --generate-hashes --no-emit-index-url --no-annotate --no-header --extra all --python-version 3.11 --constraint requirements.lock pyproject.toml -o docker/requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 docker/build-requirements.in -o docker/build-requirements.lock
 
 clean: ## Remove the environment and what runs left behind
 	rm -rf $(VENV) run demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

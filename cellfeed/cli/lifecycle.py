@@ -170,6 +170,7 @@ def run(
         str,
         typer.Option(
             metavar="HOST:PORT",
+            envvar="CELLFEED_HEALTH",
             help=(
                 "Where `/livez` and `/readyz` listen; port 0: the port of the last run, or a free"
                 " one. Peers of other hosts see the verdict without its reasons."

@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -20,10 +18,11 @@ from cellfeed.store.failpoints import clear_failpoints
 from tests import in_memory
 from tests.faults.seeds import VARIABLE as FAULT_SEED
 from tests.faults.seeds import default_seed, pytest_report_header
-from tests.support import local_mariadb, local_mysql, local_zookeeper
+from tests.support import local_mariadb, local_mysql
 from tests.support.local_mariadb import MariaDB
 from tests.support.local_mysql import MySql
 from tests.support.local_zookeeper import ZooKeeper
+from tests.support.server_source import ServerSource, server_source
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run that a shell has begun in the background ignores Ctrl-C; so would all that it starts and
@@ -113,12 +112,16 @@ def no_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[MariaDB]:
+def servers_from() -> ServerSource:
+    """Where servers come from that tests only use: containers, or local processes."""
+    return server_source()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(servers_from: ServerSource) -> Iterator[MariaDB]:
     """One MariaDB server for the tests of this process that only need some server. Skips, with the
     reason, where none can be had."""
-    if reason := local_mariadb.why_not():
-        pytest.skip(reason)
-    with local_mariadb.running() as server:
+    with servers_from.mariadb() as server:
         yield server
 
 
@@ -147,19 +150,11 @@ def empty_mysql(mysql_server: MySql) -> MySql:
 
 
 @pytest.fixture(scope="session")
-def zookeeper_server() -> Iterator[ZooKeeper]:
+def zookeeper_server(servers_from: ServerSource) -> Iterator[ZooKeeper]:
     """One ZooKeeper for the tests of this process that only need some server; each uses a chroot of
     its own. Skips, with the reason, where there is none."""
-    if reason := local_zookeeper.why_not():
-        pytest.skip(reason)
-    directory = Path(tempfile.mkdtemp(prefix="cellfeed-zookeeper-"))
-    server = ZooKeeper(directory)
-    try:
-        server.start()
+    with servers_from.zookeeper() as server:
         yield server
-    finally:
-        server.kill()
-        shutil.rmtree(directory)
 
 
 @pytest.fixture

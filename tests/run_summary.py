@@ -83,6 +83,9 @@ def _summary_lines(terminal: Any) -> Generator[str]:
         for name in ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun")
     }
     yield ", ".join(f"{name} {count}" for name, count in counts.items())
+    from tests.support.server_source import server_source  # a plugin that others' runs load too
+
+    yield str(server_source())
     skipped: dict[str, list[str]] = {}
     for report in terminal.stats.get("skipped", []):
         skipped.setdefault(reason_of(report), []).append(report.nodeid)

@@ -11,7 +11,7 @@ import pytest
 
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.coordination.open import open_coordinator
-from cellfeed.servers.kafka_jars import KAFKA_VERSION, OLDER_KAFKA_VERSION
+from cellfeed.servers.kafka_jars import OLDER_KAFKA_VERSION
 from cellfeed.store.clusters.model.shard_map import even_map
 from cellfeed.store.clusters.moves import waiting
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
@@ -28,6 +28,7 @@ from tests.support.mariadb_cluster import (
     make_cluster,
     three_servers,
 )
+from tests.support.server_source import ServerSource
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +57,10 @@ def engine(cluster: TestCluster) -> Iterator[ClusteredEngine]:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[Kafka]:
+def kafka(servers_from: ServerSource) -> Iterator[Kafka]:
     """One broker for the tests of this process that only need some broker: each has topics, groups
     and transactional ids of its own. Skips, with the reason, where none can be had."""
-    with started_kafka(KAFKA_VERSION) as broker:
+    with servers_from.kafka() as broker:
         yield broker
 
 

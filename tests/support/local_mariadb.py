@@ -27,7 +27,7 @@ from tests.support.free_ports import free_port
 
 SETTINGS = SHIPPED_SETTINGS / "mariadb.cnf"
 ROOT_ACCOUNT = Account("root", "")
-_SMALL = ("--performance-schema=OFF", "--innodb-buffer-pool-size=64M")
+SMALL = ("--performance-schema=OFF", "--innodb-buffer-pool-size=64M")
 """Many of them run beside each other."""
 
 
@@ -94,7 +94,7 @@ class MariaDB:
             self.server_id,
             SETTINGS,
             (ROOT_ACCOUNT,),
-            (*_SMALL, *self.options),
+            (*SMALL, *self.options),
         )
 
     @property

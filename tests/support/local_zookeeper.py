@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 START_TIMEOUT_S: Final = 60.0
 """Three JVMs that start beside other tests compute for several seconds each."""
 
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "tickTime": "200",  # a session lasts at least two ticks: tests wait for expiry
     "maxSessionTimeout": "60000",
     "admin.enableServer": "false",
@@ -84,7 +84,7 @@ class ZooKeeper:
     def launch(self) -> None:
         """Starts it and does not wait."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        settings = {**_SETTINGS, **self.settings}
+        settings = {**SETTINGS, **self.settings}
         (self.directory / "settings.cfg").write_text(
             "".join(f"{key}={value}\n" for key, value in settings.items())
         )

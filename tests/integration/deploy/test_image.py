@@ -1,5 +1,5 @@
-"""The image: what its file says, and its command run as its user on a read-only file system, which
-is as near to a container as a machine without an engine comes."""
+"""The image: its instructions, and its command as its user on a read-only file system. That is as
+near to a container as a machine without an engine comes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def run_dir() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def test_its_command_runs_as_its_user_on_a_read_only_file_system(run_dir: Path) -> None:
+def test_the_image_runs_its_command_as_its_user_on_a_read_only_disk(run_dir: Path) -> None:
     http, health = free_port(), free_port()
     (run_dir / "config.yaml").write_text(f"datastore: {{shards: 2}}\nworkers: [{{port: {http}}}]\n")
     variables = {

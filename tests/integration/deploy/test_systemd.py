@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 ROOT: Final = Path(__file__).parents[3]
 UNITS: Final = ROOT / "deploy" / "systemd"
 EXPOSURE_MAX: Final = 20
-"""Of ``systemd-analyze security``, in tenths: what is left is the network and the files of the
+"""Of ``systemd-analyze security``, in tenths: the rest is the network and the files of the
 host."""
 
 ANALYZE: Final = shutil.which("systemd-analyze")

@@ -35,12 +35,12 @@ def export_of(bootstrap: str, name: str = TOPIC) -> Export:
     return Export(name, bootstrap, topic=name, replication_factor=1).check()
 
 
-def make_topic(bootstrap: str) -> None:
+def make_topic(bootstrap: str, shards: int = SHARDS) -> None:
     """As the exporter makes it, so that a reader may be there before it."""
     admin = AdminClient(
         {"bootstrap.servers": bootstrap}
     )  # held until it has answered: its requests end with it
-    admin.create_topics([NewTopic(TOPIC, SHARDS, 1, config=wanted_settings(export_of(bootstrap)))])[
+    admin.create_topics([NewTopic(TOPIC, shards, 1, config=wanted_settings(export_of(bootstrap)))])[
         TOPIC
     ].result(TIMEOUT_S)
 
@@ -68,25 +68,30 @@ def wait_first_record(bootstrap: str, topic: str, timeout_s: float) -> float:
 
 def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     """A process's body: exports until it is stopped; tells when ``cells`` have been exported, by
-    the monotonic clock. ``config``: of an instance on MariaDB; an embedded datastore in
-    ``directory`` without. ``name``: of the export; each begins with the first cell."""
+    the monotonic clock, and the same of each number in ``then``. ``config``: of an instance on
+    MariaDB; an embedded datastore in ``directory`` without, of ``shards``. ``name``: of the export;
+    each begins with the first cell."""
     config = settings.get("config")
     datastore = (
         open_datastore(load_config(Path(config)), Path(config).parent)
         if config
-        else Datastore.open_embedded(Path(settings["directory"]))
+        else Datastore.open_embedded(
+            Path(settings["directory"]), shards=settings.get("shards", SHARDS)
+        )
     )
     seen: list[ExportGroup] = []
 
     def tell() -> None:
+        wanted = [settings["cells"], *settings.get("then", ())]
         while not stop.is_set():
             if (
                 seen
                 and (context := seen[0].preparation.context) is not None
-                and context.records >= settings["cells"]
+                and context.records >= wanted[0]
             ):
                 connection.send(time.monotonic())
-                return
+                if not (wanted := wanted[1:]):
+                    return
             time.sleep(_LOOK_EVERY_S)
 
     with datastore:
@@ -105,8 +110,8 @@ def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
 
 
 def consume_committed(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
-    """A process's body: reads committed records; tells when it reads, then when it received each
-    record, by key."""
+    """A process's body: reads committed records of ``shards`` partitions; tells when it reads, then
+    when it received each record, by key."""
     consumer = Consumer(
         {
             "bootstrap.servers": settings["bootstrap"],
@@ -116,7 +121,10 @@ def consume_committed(connection: Connection, stop: Event, settings: dict[str, A
         }
     )
     consumer.assign(
-        [TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(SHARDS)]
+        [
+            TopicPartition(TOPIC, partition, OFFSET_BEGINNING)
+            for partition in range(settings.get("shards", SHARDS))
+        ]
     )
     send_arrivals(
         consumer,

@@ -81,7 +81,8 @@ class ShownEnds:
         except KafkaException as error:
             # librdkafka's client asks by the leader epochs that it once learnt, and learns no newer
             # ones by their refusal: after a restart of the brokers it would be refused for ever.
-            self._admin = None
+            if self._admin is admin:
+                self._admin = None
             raise Unavailable(
                 f"the ends of {self._topic!r} could not be read: {words(error_of(error))}"
             ) from None

@@ -25,6 +25,9 @@ from cellfeed.bridge.export.limits import (
 from cellfeed.bridge.export.resume import Tail
 from cellfeed.store.errors import Unavailable
 
+_BEGINNING, _END = -2, -1
+"""In place of a timestamp, as Kafka's ListOffsets has them."""
+
 _MESSAGES_AT_A_TIME = 500
 _WAIT_S = 0.5
 
@@ -48,12 +51,7 @@ def read_tails(
 ) -> dict[int, PartitionTail]:
     """By partition. The consumer reads committed records (``kafka_clients.consumer_of``) and has no
     assignment. Raises KafkaException, Unavailable, DataDamaged."""
-    ends = {
-        partition: consumer.get_watermark_offsets(
-            TopicPartition(topic, partition), timeout=METADATA_S
-        )
-        for partition in partitions
-    }
+    ends = _ends(consumer, topic, partitions)
     found: dict[int, LastRecord] = {}
     left = [partition for partition, (start, end) in ends.items() if end > start]
     back = TAIL_RECORDS_FIRST
@@ -72,6 +70,23 @@ def read_tails(
         partition: _tail(start, end, found.get(partition))
         for partition, (start, end) in ends.items()
     }
+
+
+def _ends(consumer: Consumer, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """The first offset of each partition, and the one behind its last committed record: two
+    questions for all of them. One by one a broker took 17 ms for each of 4,096."""
+    starts, ends = (_asked(consumer, topic, partitions, at) for at in (_BEGINNING, _END))
+    return {each: (starts[each], ends[each]) for each in partitions}
+
+
+def _asked(consumer: Consumer, topic: str, partitions: Sequence[int], at: int) -> dict[int, int]:
+    found = consumer.offsets_for_times(
+        [TopicPartition(topic, each, at) for each in partitions], timeout=METADATA_S
+    )
+    for each in found:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return {each.partition: each.offset for each in found}
 
 
 def _last_records(consumer: Consumer, topic: str, starts: dict[int, int]) -> dict[int, LastRecord]:

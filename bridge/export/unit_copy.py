@@ -58,7 +58,7 @@ class UnitCopy:
                     raise ProtectData(refusal)
                 batch = reads.next(taken.locations)
                 if batch is None:
-                    self.offsets.save_where_due(taken)
+                    self.offsets.save_where_due(taken, threads)
                     reads.wait()
                     continue
                 context.throttle.wait(batch.cells, stop)
@@ -68,13 +68,13 @@ class UnitCopy:
                 begun_s = time.monotonic()
                 if batch.records:
                     self.producer.begin(batch.records)
-                self._commit(batch)
+                self._commit(batch, threads)
                 if batch.records and not is_behind:
                     self.looks.pace.committed(time.monotonic() - begun_s)
         finally:
             reads.close()
 
-    def _commit(self, batch: Batch) -> None:
+    def _commit(self, batch: Batch, threads: ThreadPoolExecutor) -> None:
         taken = self.taken
         if batch.too_large:
             self._park(batch.too_large)
@@ -94,7 +94,7 @@ class UnitCopy:
             )
         self.offsets.moved(batch.ends)
         self.context.counted(batch)
-        self.offsets.save_where_due(taken)
+        self.offsets.save_where_due(taken, threads)
 
     def _park(self, cells: Sequence[ParkedCell]) -> None:
         parked, entries = ParkedCells(self.context.datastore.state), dict[str, bytes | None]()

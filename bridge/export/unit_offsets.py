@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from typing import Final
 
 from cellfeed.bridge.coordination.contract import Claim, CommittedOffset, TopicPartition
@@ -42,6 +43,8 @@ class UnitOffsets:
         would take the unit for lost."""
         self._unsaved: set[int] = set()
         """Shards that have moved since their offsets were saved."""
+        self._saving: tuple[Future[None], Sequence[int]] | None = None
+        """The save that is under way beside the export, and its shards."""
         self._save_at_s = 0.0
         self._failed_until_s = 0.0
         """Until when a save that failed is not tried again."""
@@ -77,13 +80,26 @@ class UnitOffsets:
             and time.monotonic() >= self._failed_until_s
         )
 
-    def save_where_due(self, taken: TakenOver) -> None:
-        """As :meth:`save`, when the last one is long ago. While the coordination is away, exporting
-        continues."""
-        if time.monotonic() < self._save_at_s and not self.are_awaited:
+    def save_where_due(self, taken: TakenOver, threads: Executor) -> None:
+        """As :meth:`save`, when the last one is long ago. One of ``threads`` does it, unless
+        somebody waits for the export: to read the ends of thousands of partitions takes a cluster
+        long, and cells that come meanwhile do not wait for it. While the coordination is away,
+        exporting continues."""
+        awaited = self.are_awaited
+        if not awaited and (
+            time.monotonic() < self._save_at_s
+            if self._saving is None
+            else not self._saving[0].done()
+        ):
             return
         try:
-            self.save(taken)
+            self._settle()
+            if awaited:
+                self.save(taken)
+            elif self._unsaved and time.monotonic() >= self._save_at_s:
+                save = self._snapshot(taken, are_seen=False)
+                self._saving = threads.submit(save), sorted(self._unsaved)
+                self._unsaved.clear()
         except Unavailable as error:
             self._save_at_s = self._failed_until_s = time.monotonic() + IDLE_SAVE_AGAIN_S
             _log.warning(
@@ -97,9 +113,25 @@ class UnitOffsets:
         """Saves the offsets that have moved, once readers of commits see their records
         (``shown_ends.py``), ``are_seen``: as they do. Raises StaleWriter when a claim is void,
         Unavailable."""
-        self._save_at_s = time.monotonic() + SAVE_EVERY_S
-        if not self._unsaved:
+        self._settle()
+        if self._unsaved:
+            self._snapshot(taken, are_seen=are_seen)()
+            self._unsaved.clear()
+
+    def _settle(self) -> None:
+        """Waits for the save that is under way. Raises its error; its shards are unsaved then."""
+        if self._saving is None:
             return
+        (saved, shards), self._saving = self._saving, None
+        try:
+            saved.result()
+        except BaseException:
+            self._unsaved.update(shards)
+            raise
+
+    def _snapshot(self, taken: TakenOver, *, are_seen: bool) -> Callable[[], None]:
+        """A save of the unsaved offsets as they are now: any thread may run it."""
+        self._save_at_s = time.monotonic() + SAVE_EVERY_S
         context, moved = self._context, sorted(self._unsaved)
         offsets = {
             (context.datastore.name, shard): CommittedOffset(
@@ -107,12 +139,16 @@ class UnitOffsets:
             )
             for shard in moved
         }
-        if not are_seen:
-            context.shown.wait({shard: taken.ends[shard] for shard in moved})
-        failpoint("export.before_save")
-        self._commit(offsets, moved)
-        failpoint("export.after_save")
-        self._unsaved.clear()
+        ends = {shard: taken.ends[shard] for shard in moved}
+
+        def save() -> None:
+            if not are_seen:
+                context.shown.wait(ends)
+            failpoint("export.before_save")
+            self._commit(offsets, moved)
+            failpoint("export.after_save")
+
+        return save
 
     def _commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset], shards: Sequence[int]

@@ -57,8 +57,9 @@ from cellfeed.store.errors import CellfeedError, DataDamaged, ProtectData, Stale
 
 _log: Final = logging.getLogger("cellfeed.export")
 
-_AHEAD_THREADS: Final = 2
-"""Of a unit: one reads the next batch, the other one fetches the cells of the one after it."""
+_AHEAD_THREADS: Final = 3
+"""Of a unit: one reads the next batch, one fetches the cells of the one after it, one saves
+offsets."""
 
 
 class UnitRun:

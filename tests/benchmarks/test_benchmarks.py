@@ -25,6 +25,7 @@ from benchmarks import (
     encoding,
     export_backfill,
     export_latency,
+    export_shards,
     gateway_first_read,
     gateway_idle,
     gateway_latency,
@@ -108,6 +109,9 @@ SMALL = {
         shards=8,
         members=2,
         rebalance_lease_s=2.0,
+    ),
+    "export-shards": lambda: export_shards.figures(
+        many=32, runs=1, seconds=0.5, warm_up_s=0.0, idle_s=0.1, settle_s=0.0
     ),
     "wait": lambda: wait.figures(waits=2, runs=1, batches=1, settle_s=0.0),
     "workers-shards": lambda: workers_shards.figures(

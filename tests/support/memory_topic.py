@@ -121,6 +121,23 @@ class MemoryConsumer:
         start = self._topic.starts.get(partition.partition, 0)
         return start, len(self._topic.records[partition.partition])
 
+    def offsets_for_times(
+        self, wanted: Sequence[TopicPartition], timeout: float
+    ) -> list[TopicPartition]:
+        """The first offsets, and the ones behind the last records (-2 and -1)."""
+        assert timeout > 0
+        topic = self._topic
+        return [
+            TopicPartition(
+                each.topic,
+                each.partition,
+                topic.starts.get(each.partition, 0)
+                if each.offset == -2
+                else len(topic.records[each.partition]),
+            )
+            for each in wanted
+        ]
+
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         self.assigned.append({each.partition: each.offset for each in partitions})
         for place in partitions:

@@ -3,12 +3,13 @@ however many marks stand behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.events.record_headers import LeaderEpochs
@@ -234,3 +235,22 @@ def test_a_look_at_the_topic_notes_why_it_is_unfit_until_it_is_fit_again(
     assert looked() == "topic 'out' was deleted and made again"
     topic.topic_id = context.terms.topic_id
     assert looked() is None
+
+
+def test_a_partition_that_no_broker_leads_has_no_end() -> None:
+    topic = MemoryTopic(2)
+    consumer = topic.consumer()
+    real = consumer.offsets_for_times
+
+    def without_leader(wanted: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+        error = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+        return [
+            cast("TopicPartition", SimpleNamespace(partition=1, offset=0, error=error))
+            if each.partition == 1
+            else each
+            for each in real(wanted, timeout)
+        ]
+
+    consumer.offsets_for_times = without_leader  # type: ignore[method-assign]
+    with pytest.raises(KafkaException, match="NOT_LEADER_FOR_PARTITION"):
+        read(topic, [0, 1], consumer)

@@ -3,8 +3,9 @@ event, and nothing is saved that they do not have."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -363,6 +364,29 @@ def test_offsets_are_committed_some_at_a_time_each_under_its_claim(
         (0, [12, 14]),
     ]
     assert max(count for count, _ in sizes) == 3
+
+
+def test_cells_are_exported_while_the_cluster_takes_its_time_over_ends(
+    context_of: Contexts, datastore: Datastore, topic: MemoryTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+    real = topic.wait
+
+    def slow(ends: Mapping[int, int]) -> None:
+        asked.set()
+        assert answered.wait(20)
+        real(ends)
+
+    with running(Unit(context_of())) as unit:
+        wait_until(lambda: unit.run._looks.awaits_change, "it has taken the unit over")
+        monkeypatch.setattr(topic, "wait", slow)
+        put(datastore, 20)
+        wait_until(lambda: unit.has_all(topic) and asked.is_set(), "a save is under way")
+        put(datastore, 20, 20)
+        wait_until(lambda: unit.has_all(topic), "what came meanwhile is exported")
+        assert not unit.all_saved()
+        answered.set()
+        wait_until(unit.all_saved, "all is saved", 20)
 
 
 def test_no_offset_is_saved_before_readers_of_commits_see_its_records(

@@ -44,8 +44,8 @@ class ReadAhead:
         self._changes = self._looks.changes
         if batch is None and self._changes != self._all_read_at:
             batch = self._reader.read(locations, self._heads, self._cells_max)
-        if batch is None and not self._behind(locations):
-            self._all_read_at = self._changes
+            if batch is None and not self._behind(locations):
+                self._all_read_at = self._changes
         return batch
 
     def wait(self) -> None:

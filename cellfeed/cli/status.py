@@ -21,6 +21,7 @@ from cellfeed.cli.output import (
     print_json,
 )
 from cellfeed.instance.config_file import load_config
+from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import RunDir
 from cellfeed.status.instance_status import InstanceStatus, read_status
 from cellfeed.store.cells.cell import moment
@@ -40,7 +41,7 @@ def status(run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False)
     if not directory.config.exists():
         raise NotFound(f"{run_dir} is not the run directory of an instance")
     config = load_config(directory.config)
-    found = read_status(directory, config)
+    found = read_status(directory, config, dict(process_names(config)))
     if as_json:
         print_json(found.as_json())
     else:

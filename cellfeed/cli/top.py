@@ -16,6 +16,7 @@ from cellfeed.cli.group_control import lag_cells
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.instance.config_file import load_config
+from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import RunDir
 from cellfeed.status.instance_status import InstanceStatus, read_status
 from cellfeed.status.stuck import Stuck, stuck
@@ -43,7 +44,7 @@ def top(
     if not directory.config.exists():
         raise NotFound(f"{run_dir} is not the run directory of an instance")
     config = load_config(directory.config)
-    found = read_status(directory, config)
+    found = read_status(directory, config, dict(process_names(config)))
     if as_json or once or not console.is_terminal:
         standing = stuck(found, time.time_ns() // 1000)
         if as_json:
@@ -60,7 +61,7 @@ def top(
             live.update(screen(found, standing, before, passed_s), refresh=True)
             before = {shard: head.watermark for shard, head in found.heads.items()}
             time.sleep(max(0.0, looked_s + every_s - time.monotonic()))
-            found, last_s = read_status(directory, config), looked_s
+            found, last_s = read_status(directory, config, dict(process_names(config))), looked_s
             looked_s = time.monotonic()
             passed_s = looked_s - last_s
 

@@ -8,6 +8,7 @@ default, so an empty file (or none) is an embedded store with one HTTP worker an
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -111,6 +112,14 @@ class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
     threads: Annotated[int, Meta(ge=1, le=256)] = 8
     lease_s: Annotated[float, Meta(ge=0.2, le=300)] = 10.0
     settings: dict[str, Any] = {}
+
+    def settings_in(self, run_dir: Path) -> dict[str, Any]:
+        """The settings that the program gets: ``{run_dir}`` in a text is the run directory, so that
+        one configuration serves wherever it runs."""
+        return {
+            name: value.replace("{run_dir}", str(run_dir)) if isinstance(value, str) else value
+            for name, value in self.settings.items()
+        }
 
 
 class IndexWorkersConfig(Struct, forbid_unknown_fields=True, frozen=True):

@@ -13,6 +13,7 @@ from cellfeed.doctor.findings import Finding, Instance, Level
 from cellfeed.doctor.machine import examine_machine
 from cellfeed.doctor.progress import examine_answers, examine_progress
 from cellfeed.doctor.servers import examine_servers
+from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import RunDir
 from cellfeed.status.instance_status import InstanceStatus, read_status
 from cellfeed.store.errors import CellfeedError
@@ -50,6 +51,6 @@ def examine(directory: RunDir, config: Config) -> Iterator[Finding]:
 
 def _status(directory: RunDir, config: Config) -> InstanceStatus:
     try:
-        return read_status(directory, config)
+        return read_status(directory, config, dict(process_names(config)))
     except CellfeedError as error:
         return InstanceStatus([], [], storage_away=str(error))

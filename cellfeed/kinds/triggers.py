@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from cellfeed.config.model import Config, TriggersConfig
 from cellfeed.kinds.registry import Process, numbered, process_kind
@@ -43,9 +43,8 @@ def run_triggers(
     from cellfeed.bridge.triggers.loading import load_program
     from cellfeed.bridge.triggers.worker import check_groups, run_trigger_worker
 
-    program = load_program(
-        triggers.app, trigger_settings(directory, triggers), entry=triggers.name or ""
-    )
+    settings = triggers.settings_in(directory.path)
+    program = load_program(triggers.app, settings, entry=triggers.name or "")
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
         servers_asked(datastore, coordinator),
@@ -62,15 +61,6 @@ def run_triggers(
             lease_s=triggers.lease_s,
             threads=triggers.threads,
         )
-
-
-def trigger_settings(directory: RunDir, triggers: TriggersConfig) -> dict[str, Any]:
-    """The settings that the program gets: ``{run_dir}`` in a text is the run directory, so that one
-    configuration serves wherever it runs."""
-    return {
-        name: value.replace("{run_dir}", str(directory.path)) if isinstance(value, str) else value
-        for name, value in triggers.settings.items()
-    }
 
 
 def _names_of(triggers: TriggersConfig) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,6 @@ from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.typed.rejected_cells import LeftOutOfTopic, left_out
 from cellfeed.bridge.typed.stored_columns import stored_columns
 from cellfeed.config.model import ChecksConfig, Config
-from cellfeed.kinds.known import process_names
-from cellfeed.kinds.triggers import trigger_settings
 from cellfeed.run_dir import RunDir
 from cellfeed.status.instance_groups import (
     GatewayAmongOthers,
@@ -97,8 +95,12 @@ class InstanceStatus:
         }
 
 
-def read_status(directory: RunDir, config: Config) -> InstanceStatus:
-    kinds = dict(process_names(config))
+def read_status(
+    directory: RunDir, config: Config, kinds: Mapping[str, str] | None = None
+) -> InstanceStatus:
+    """Reads everything once. ``kinds``: of the configured processes, by name, for those that could
+    not be started."""
+    kinds = kinds or {}
     found = InstanceStatus(
         [
             {
@@ -159,7 +161,7 @@ def _learn_groups(
     triggers = {
         group
         for app in config.triggers
-        for group in groups_of_program(app, trigger_settings(directory, app))
+        for group in groups_of_program(app, app.settings_in(directory.path))
     }
     try:
         triggers |= set(reader.groups())
@@ -167,9 +169,7 @@ def _learn_groups(
         found.exports = [reader.read(group) for group in reader.exports()]
         found.gateways = living_gateways(datastore, coordinator)
         found.consumers_wait = (
-            why_stopped(datastore.state, coordinator)
-            if found.gateways or any(kind == "gateway" for kind, _ in process_names(config))
-            else None
+            why_stopped(datastore.state, coordinator) if found.gateways or config.gateways else None
         )
         found.groups = group_lags(coordinator, datastore, config.datastore, triggers, found.heads)
     except Unavailable as error:

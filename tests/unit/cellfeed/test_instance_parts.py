@@ -16,7 +16,6 @@ from cellfeed.config.model import Config, IndexWorkersConfig, TriggersConfig
 from cellfeed.instance import supervisor
 from cellfeed.instance.supervisor import start_one, stop_all
 from cellfeed.kinds.known import process_names
-from cellfeed.kinds.triggers import trigger_settings
 from cellfeed.process_reports import ProcessEntry, Ready, Stopped
 from cellfeed.run_dir import RunDir
 
@@ -116,7 +115,7 @@ def test_entries_for_several_processes_have_numbered_names() -> None:
 
 def test_a_setting_names_the_run_directory_wherever_it_runs(run_dir: RunDir) -> None:
     settings = {"books": "{run_dir}/books", "tries": 3}
-    assert trigger_settings(run_dir, TriggersConfig("a.py", settings=settings)) == {
+    assert TriggersConfig("a.py", settings=settings).settings_in(run_dir.path) == {
         "books": f"{run_dir.path}/books",
         "tries": 3,
     }

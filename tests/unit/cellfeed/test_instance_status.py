@@ -86,7 +86,7 @@ def test_status_shows_processes_up_or_down_and_the_reason_of_those_that_never_st
     directory.say_ready("worker", {"http": 8080})
     directory.record(ProcessEntry("gateway", "gateway", 2**22 + 1, {}, "g.log"))
     directory.say_missing("backups", "the disk is full")
-    found = read_status(directory, CONFIG)
+    found = read_status(directory, CONFIG, {"backups": "backups"})
     assert {each["name"]: each["up"] for each in found.processes} == {
         "worker": True,
         "gateway": False,

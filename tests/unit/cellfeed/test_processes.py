@@ -30,7 +30,6 @@ from cellfeed.consumers.warehouse.loader_progress import LoaderProgress
 from cellfeed.instance.config_file import write_config
 from cellfeed.instance.process import run_process
 from cellfeed.kinds.registry import KINDS, process_kind
-from cellfeed.kinds.triggers import trigger_settings
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
 
@@ -260,7 +259,7 @@ def test_a_setting_of_triggers_may_name_the_run_directory(directory: RunDir) -> 
         app="somewhere:program",
         settings={"books": "{run_dir}/books", "count": 3, "plain": "{other}"},
     )
-    assert trigger_settings(directory, triggers) == {
+    assert triggers.settings_in(directory.path) == {
         "books": f"{directory.path}/books",
         "count": 3,
         "plain": "{other}",

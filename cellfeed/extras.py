@@ -21,6 +21,7 @@ EXTRAS: Final[Mapping[str, frozenset[str]]] = {
             "crc32c",
             "cryptography",
             "fastavro",
+            "jinja2",
             "kio",
             "litestar",
             "msgpack",

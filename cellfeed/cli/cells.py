@@ -16,8 +16,8 @@ from cellfeed.cli.instance import (
     UrlOption,
     client_of,
 )
-from cellfeed.cli.newest import newest_cells
 from cellfeed.cli.output import JsonOption, console, errors, print_cell, print_json
+from cellfeed.status.newest import newest_cells
 from cellfeed.store.cells import canonical_json
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.engines.contract.values import Replica

@@ -56,6 +56,8 @@ def check_entries(config: Config) -> None:
         lake.check()
     for worker in config.workers:
         check_http(worker.name, worker.host, worker.tls, worker.authentication)
+    for console in config.consoles:
+        check_loopback(console.name, console.host)
     for gateway in config.gateways:
         check_loopback(gateway.name, gateway.host)
         _check_listeners(gateway)

@@ -174,6 +174,14 @@ class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
         )
 
 
+class ConsoleConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """A console in the browser, on loopback."""
+
+    name: ProcessName = "console"
+    host: str = "127.0.0.1"
+    port: Port = 7480
+
+
 class ChecksConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """The check for damage that the workers run beside their work: every cell of every file or
     node, by its checksum and by its key. ``every_s``: seconds from the beginning of one pass to
@@ -201,6 +209,7 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     lakes: list[LakeConfig] = []
     """Iceberg and Delta tables of the cells."""
     backups: list[BackupsConfig] = []
+    consoles: list[ConsoleConfig] = []
     checks: ChecksConfig | None = ChecksConfig()
     """None (``null``): the workers look for no damage by themselves."""
     issuers: list[IssuerConfig] = []

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cellfeed.assembly.clusters import clusters_status
-from cellfeed.assembly.datastore import opened
+from cellfeed.assembly.datastore import Opened, opened
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
 from cellfeed.bridge.gateway.nodes import all_nodes
@@ -100,8 +100,29 @@ def read_status(
 ) -> InstanceStatus:
     """Reads everything once. ``kinds``: of the configured processes, by name, for those that could
     not be started."""
-    kinds = kinds or {}
-    found = InstanceStatus(
+    found = _of_run_dir(directory, config, kinds or {})
+    try:
+        with opened(config, directory.path) as instance:
+            _learn(found, directory, instance)
+    except Unavailable as error:
+        found.storage_away = str(error)
+    return found
+
+
+def read_opened(
+    directory: RunDir, instance: Opened, kinds: Mapping[str, str] | None = None
+) -> InstanceStatus:
+    """:func:`read_status` of an instance that is open already."""
+    found = _of_run_dir(directory, instance.config, kinds or {})
+    try:
+        _learn(found, directory, instance)
+    except Unavailable as error:
+        found.storage_away = str(error)
+    return found
+
+
+def _of_run_dir(directory: RunDir, config: Config, kinds: Mapping[str, str]) -> InstanceStatus:
+    return InstanceStatus(
         [
             {
                 **msgspec.to_builtins(entry),
@@ -116,19 +137,18 @@ def read_status(
         ],
         backups=_backups(directory, config),
     )
-    try:
-        with opened(config, directory.path) as (_, datastore, coordinator):
-            found.clusters = clusters_status(datastore)
-            found.heads = dict(sorted(datastore.heads().items()))
-            if config.checks is not None:
-                found.check = _check(config.checks, datastore)
-            found.erasures = datastore.unended_erasures.all()
-            _learn_groups(found, directory, config, datastore, coordinator)
-            living = {gateway.name for gateway in found.gateways}
-            found.left_out = left_out_of_topics(datastore, living)
-    except Unavailable as error:
-        found.storage_away = str(error)
-    return found
+
+
+def _learn(found: InstanceStatus, directory: RunDir, instance: Opened) -> None:
+    config, datastore, coordinator = instance
+    found.clusters = clusters_status(datastore)
+    found.heads = dict(sorted(datastore.heads().items()))
+    if config.checks is not None:
+        found.check = _check(config.checks, datastore)
+    found.erasures = datastore.unended_erasures.all()
+    _learn_groups(found, directory, config, datastore, coordinator)
+    living = {gateway.name for gateway in found.gateways}
+    found.left_out = left_out_of_topics(datastore, living)
 
 
 def left_out_of_topics(datastore: Datastore, living: Collection[str]) -> list[LeftOutOfTopic]:

@@ -140,7 +140,7 @@ def _groups(found: InstanceStatus, now_us: int) -> Iterator[Stuck]:
 
 
 def _of_group(lag: TriggerLag, now_us: int) -> Iterator[Stuck]:
-    kind, name, verb = _kind(lag.group)
+    kind, name, verb = named(lag.group)
     if lag.waits_because:
         yield Stuck(
             kind,
@@ -228,8 +228,9 @@ def _care(found: InstanceStatus) -> Iterator[Stuck]:
             )
 
 
-def _kind(group: str) -> tuple[str, str, str]:
-    """The kind, the user's name, and the first word of its commands."""
+def named(group: str) -> tuple[str, str, str]:
+    """Of a group the kind, the user's name, and the first word of its commands; empty for those of
+    indexes, which nobody pauses."""
     if group.startswith(EXPORTS):
         return "export", group.removeprefix(EXPORTS), "export"
     if group.startswith(INDEX_GROUPS):

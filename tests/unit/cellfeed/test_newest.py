@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from cellfeed.cli.newest import newest_cells
+from cellfeed.status.newest import newest_cells
 from cellfeed.store.datastore import Datastore
 
 

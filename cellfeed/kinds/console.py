@@ -1,0 +1,35 @@
+"""The console in the browser."""
+
+from __future__ import annotations
+
+from cellfeed.config.model import Config
+from cellfeed.kinds.registry import KINDS, Process, process_kind
+
+
+def names(config: Config) -> list[str]:
+    return [each.name for each in config.consoles]
+
+
+@process_kind("console", 90, names)
+def run(process: Process) -> None:
+    # Start-up: a process loads the modules of its own kind alone.
+    from cellfeed.assembly.datastore import opened
+    from cellfeed.assembly.servers_asked import servers_asked
+    from cellfeed.console.server import run_console
+    from cellfeed.status.instance_status import read_opened
+
+    directory, config, name, stop = process[:4]
+    console = next(each for each in config.consoles if each.name == name)
+    kinds = {each: kind.name for kind in KINDS.values() for each in kind.names(config)}
+    with (
+        opened(config, directory.path) as instance,
+        servers_asked(instance.datastore, instance.coordinator),
+    ):
+        run_console(
+            instance,
+            lambda: read_opened(directory, instance, kinds),
+            console.host,
+            directory.kept_port(name, "console", console.port),
+            stop,
+            lambda port: process.say_ready(console=port),
+        )

@@ -8,11 +8,12 @@ from typing import Final, cast
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.gateway.registry_server import RegistryServer
+from cellfeed.config.checks import check_loopback
 from cellfeed.console.app import console_app
 from cellfeed.console.looks import Looks
 from cellfeed.status.instance_status import InstanceStatus
 from cellfeed.store.http.server.asgi import App
-from cellfeed.store.http.server.worker import StopSignal, check_loopback
+from cellfeed.store.http.server.worker import StopSignal
 
 _STOP_LOOK_S: Final = 0.1
 
@@ -28,7 +29,8 @@ def run_console(
     """``read``: reads the status once. ``on_started`` gets the port. Raises ProtectData for a host
     beyond loopback, InvalidRequest when the port cannot be bound."""
     app = console_app(instance, Looks(read), stop)
-    server = RegistryServer(cast("App", app), check_loopback(host), port)
+    check_loopback("console", host)
+    server = RegistryServer(cast("App", app), host, port)
 
     async def serve() -> None:
         await server.start()

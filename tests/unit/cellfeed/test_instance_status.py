@@ -57,8 +57,10 @@ def store(directory: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datast
     with Datastore.open_embedded(directory.path / "store", shards=4) as opened:
 
         @contextmanager
-        def as_opened(*_: Any) -> Iterator[tuple[None, Datastore, StoreCoordinator]]:
-            yield None, opened, StoreCoordinator(opened.state)
+        def as_opened(
+            config: Config, *_: Any
+        ) -> Iterator[tuple[Config, Datastore, StoreCoordinator]]:
+            yield config, opened, StoreCoordinator(opened.state)
 
         monkeypatch.setattr(instance_status, "opened", as_opened)
         for number in range(10):

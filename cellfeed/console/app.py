@@ -21,14 +21,17 @@ from litestar.response import Response, ServerSentEvent, Template
 from litestar.response.sse import ServerSentEventMessage
 from litestar.static_files import create_static_files_router
 from litestar.template import TemplateConfig
+from prometheus_client import CollectorRegistry, generate_latest
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.console.changes import CHANGES
 from cellfeed.console.filters import FILTERS
-from cellfeed.console.looks import Looks
+from cellfeed.console.metrics import StuckMetrics
 from cellfeed.console.pages import PAGES, ConsoleState, Streams
+from cellfeed.status.looks import Looks
 from cellfeed.store.errors import CellfeedError, Overloaded
 from cellfeed.store.http.server.asgi import refuse_foreign_host
+from cellfeed.store.http.server.metrics import METRICS_MEDIA_TYPE
 from cellfeed.store.http.server.worker import StopSignal
 
 STREAMS_MAX: Final = 64
@@ -64,14 +67,25 @@ def console_app(instance: Opened, looks: Looks, stop: StopSignal) -> Litestar:
         loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined
     )
     templates.filters.update(FILTERS)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StuckMetrics(looks))
     return Litestar(
         [
             *PAGES,
             *CHANGES,
             changes,
+            metrics,
             create_static_files_router("/static", [_HERE / "static"], cache_control=None),
         ],
-        state=State({"instance": instance, "looks": looks, "stop": stop, "streams": Streams()}),
+        state=State(
+            {
+                "instance": instance,
+                "looks": looks,
+                "registry": registry,
+                "stop": stop,
+                "streams": Streams(),
+            }
+        ),
         template_config=TemplateConfig(instance=JinjaTemplateEngine(engine_instance=templates)),
         csrf_config=CSRFConfig(
             secret=secrets.token_hex(32), cookie_httponly=True, cookie_samesite="strict"
@@ -83,6 +97,12 @@ def console_app(instance: Opened, looks: Looks, stop: StopSignal) -> Litestar:
         openapi_config=None,
         logging_config=None,
     )
+
+
+@get("/metrics", sync_to_thread=True, media_type=METRICS_MEDIA_TYPE)
+def metrics(state: ConsoleState) -> bytes:
+    """The parts that stand still, for Prometheus."""
+    return generate_latest(state.registry)
 
 
 @get("/changes")

@@ -10,14 +10,15 @@ from litestar import get
 from litestar.datastructures import State
 from litestar.params import Parameter
 from litestar.response import Template
+from prometheus_client import CollectorRegistry
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.groups.history import history
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.console.life import row_life
-from cellfeed.console.looks import Looks
 from cellfeed.console.plot import plot
+from cellfeed.status.looks import Looks
 from cellfeed.status.newest import newest_cells
 from cellfeed.status.stuck import named
 from cellfeed.store.cells.cell import Cell
@@ -44,6 +45,7 @@ class ConsoleState(State):
 
     instance: Opened
     looks: Looks
+    registry: CollectorRegistry
     stop: StopSignal
     streams: Streams
 

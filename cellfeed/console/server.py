@@ -10,8 +10,8 @@ from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.gateway.registry_server import RegistryServer
 from cellfeed.config.checks import check_loopback
 from cellfeed.console.app import console_app
-from cellfeed.console.looks import Looks
 from cellfeed.status.instance_status import InstanceStatus
+from cellfeed.status.looks import Looks
 from cellfeed.store.http.server.asgi import App
 from cellfeed.store.http.server.worker import StopSignal
 

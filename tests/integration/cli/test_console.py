@@ -108,6 +108,7 @@ def test_every_page_answers_with_headers_that_let_no_other_script_run(port: int)
         assert answer.headers["cache-control"] == "no-store"
         assert "<script>" not in answer.text
         assert not re.search(r"""\s(on\w+|style)=["']""", answer.text)
+    assert "cellfeed_stuck_known 1.0" in asked(port, "/metrics").text
     for name in ("console.css", "htmx.min.js", "htmx-sse.js"):
         assert asked(port, f"/static/{name}").status == 200
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.coordination.contract import CommittedOffset
@@ -20,11 +21,13 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.console.filters import ago, moment, number, shortened
 from cellfeed.console.life import row_life
-from cellfeed.console.looks import LOOKS_KEPT, Looks
+from cellfeed.console.metrics import KNOWN_S, SERIES_MAX, StuckMetrics
 from cellfeed.console.plot import HEIGHT, WIDTH, plot
 from cellfeed.status.instance_groups import GroupLag
 from cellfeed.status.instance_status import InstanceStatus
+from cellfeed.status.looks import LOOKS_KEPT, Looks
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.erasures import UnendedErasure
 
 KEY = UUID(int=7)
 
@@ -83,6 +86,42 @@ def test_lag_is_kept_for_a_while_and_only_where_it_was_read() -> None:
     for _ in range(LOOKS_KEPT + 5):
         many.latest()
     assert len(many.lags("readers")) == LOOKS_KEPT
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def test_each_part_that_stands_still_is_a_gauge_with_its_longest_time() -> None:
+    erased = UnendedErasure(str(KEY), int((time.time() - 50) * 1e6), 1, "no minion")
+    found = InstanceStatus([], [], storage_away="no master", erasures=[erased])
+    registry = CollectorRegistry()
+    registry.register(StuckMetrics(Looks(lambda: found)))
+    assert registry.get_sample_value("cellfeed_stuck_known") == 1
+    assert registry.get_sample_value("cellfeed_stuck_parts") == 2
+    of_storage = {"kind": "storage", "name": "datastore"}
+    assert registry.get_sample_value("cellfeed_stuck_seconds", of_storage) == 0
+    of_erasure = {"kind": "erasure", "name": str(KEY)}
+    assert 50 <= (registry.get_sample_value("cellfeed_stuck_seconds", of_erasure) or 0) < 100
+
+
+def test_metrics_name_the_longest_parts_alone_and_nothing_from_an_old_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_us = int(time.time() * 1e6)
+    erasures = [
+        UnendedErasure(str(UUID(int=number)), now_us - number * 10**6, 1)
+        for number in range(SERIES_MAX + 5)
+    ]
+    looks = Looks(lambda: InstanceStatus([], [], erasures=erasures), every_s=10**6)
+    registry = CollectorRegistry()
+    registry.register(StuckMetrics(looks))
+    [named] = [each for each in registry.collect() if each.name == "cellfeed_stuck_seconds"]
+    assert len(named.samples) == SERIES_MAX
+    assert str(UUID(int=0)) not in {each.labels["name"] for each in named.samples}
+    later_s = time.time() + KNOWN_S + 1
+    monkeypatch.setattr(time, "time", lambda: later_s)
+    assert registry.get_sample_value("cellfeed_stuck_known") == 0
+    assert registry.get_sample_value("cellfeed_stuck_parts") is None
 
 
 # --- plots and values -----------------------------------------------------------------------------

@@ -38,7 +38,7 @@ THREADS = {
     "cellfeed/cli/index.py": (
         "the command that started it looks whether it lives, and fails when it does not"
     ),
-    "cellfeed/console/looks.py": "one look for all pages; they show its error, and its age",
+    "cellfeed/status/looks.py": "one look for all pages; they show its error, and its age",
     "cellfeed/testing/worker.py": "a test asks for the error that ended it",
 }
 """Where a thread is made without supervision, and why its end is seen still."""

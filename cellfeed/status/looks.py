@@ -1,4 +1,5 @@
-"""The status that pages show: read when somebody asks, and at most every ``LOOK_EVERY_S`` seconds.
+"""The status that pages and metrics show: read when somebody asks, and at most every
+``LOOK_EVERY_S`` seconds.
 
 A look costs the store some listings. Nobody pays for them while no page is open.
 """
@@ -54,7 +55,7 @@ class Looks:
         with self._changed:
             if time.monotonic() - self._looked_at_s > self._every_s and not self._looking:
                 self._looking = True
-                threading.Thread(target=self._look, name="console-look", daemon=True).start()
+                threading.Thread(target=self._look, name="status-look", daemon=True).start()
             number = self._last.number
             if self._looking and wait:
                 self._changed.wait_for(lambda: self._last.number > number, WAIT_S)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
-from cellfeed.bridge.events.formats import JsonFormat
+from cellfeed.bridge.events.formats import BatchFormat, JsonFormat
 from cellfeed.store.cells.cell import StoredCell, moment
 
 CONTENT_TYPE: Final = b"application/cloudevents+json; charset=UTF-8"
@@ -23,7 +23,7 @@ CONTENT_TYPE: Final = b"application/cloudevents+json; charset=UTF-8"
 _DATA: Final = b',"data":'
 
 
-class CloudEventsFormat:
+class CloudEventsFormat(BatchFormat):
     """:class:`cellfeed.bridge.events.formats.EventFormat` for one datastore's cells."""
 
     name = "cloudevents"
@@ -32,10 +32,6 @@ class CloudEventsFormat:
     def __init__(self, datastore: str) -> None:
         self._json = JsonFormat()
         self._source = json.dumps(f"/cellfeed/{quote(datastore)}")
-
-    def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
-        """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
-        return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
     def encode_many(
         self,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol, Self
 
@@ -89,7 +90,25 @@ class EventFormat(Protocol):
         ...
 
 
-class AvroFormat:
+class BatchFormat(ABC):
+    """Base of formats that encode many cells together, and one as a batch of one."""
+
+    def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
+        """See :class:`EventFormat`."""
+        return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
+
+    @abstractmethod
+    def encode_many(
+        self,
+        shard: int,
+        cells: Sequence[StoredCell],
+        keys: Sequence[bytes],
+        bodies_json: Sequence[bytes],
+    ) -> list[bytes]:
+        """See :class:`EventFormat`."""
+
+
+class AvroFormat(BatchFormat):
     """Confluent wire format; ``schema_id`` is the envelope's id in the schema registry."""
 
     name = "avro"
@@ -100,10 +119,6 @@ class AvroFormat:
         self._columns: dict[str, bytes] = {}
         self._moment: Callable[[int], bytes] = varint_of_moment
         """Microseconds since 1970 as the value has them, with all that comes before the body."""
-
-    def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
-        """See :class:`EventFormat`."""
-        return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
     def encode_many(
         self,
@@ -178,7 +193,7 @@ class AvroMillisFormat(AvroFormat):
         self._moment = lambda us: varint_of_moment(us // 1_000) + before_body
 
 
-class JsonFormat:
+class JsonFormat(BatchFormat):
     """One JSON object per cell."""
 
     content_type: bytes | None = None
@@ -187,10 +202,6 @@ class JsonFormat:
         self._columns: dict[str, bytes] = {}
         self.name = "json" if created_at == "micros" else "json millis"
         self._digits, self._unit_us = (6, 1) if created_at == "micros" else (3, 1_000)
-
-    def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
-        """See :class:`EventFormat`."""
-        return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
     def encode_many(
         self,

@@ -18,7 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cellfeed.bridge.events.formats import WIRE_HEAD, AvroFormat, AvroMillisFormat, LeftOut
+from cellfeed.bridge.events.formats import (
+    WIRE_HEAD,
+    AvroFormat,
+    AvroMillisFormat,
+    BatchFormat,
+    LeftOut,
+)
 from cellfeed.bridge.events.named_formats import Layout
 from cellfeed.bridge.events.varints import varint
 from cellfeed.bridge.typed.declaration import Policy
@@ -37,7 +43,7 @@ body ends with it."""
 NAME: Final = "typed"
 
 
-class TypedFormat:
+class TypedFormat(BatchFormat):
     """:class:`cellfeed.bridge.events.formats.EventFormat` of one column. ``unfit``: how a body that
     fits no version is handled, as it was settled when this was made; one format never makes both
     kinds of records. ``schema_id_of``: the id of a version in the registry. ``park`` gets the cells
@@ -73,10 +79,6 @@ class TypedFormat:
     def schemas(self) -> list[tuple[Version, int]]:
         """The versions, oldest first, each with its id in the registry. Raises Unavailable."""
         return [(version, self._schema_id_of(version)) for version in self.column.versions]
-
-    def encode(self, shard: int, cell: StoredCell, key: bytes, body_json: bytes) -> bytes:
-        """See :class:`cellfeed.bridge.events.formats.EventFormat`."""
-        return self.encode_many(shard, (cell,), (key,), (body_json,))[0]
 
     def encode_many(
         self,

@@ -28,6 +28,7 @@ OPERATE = sorted((ROOT / "docs" / "operate").glob("*.md"))
 PAGES = (
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "examples" / "README.md",
+    ROOT / "CHANGELOG.md",
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
     ROOT / "tests" / "README.md",
 )

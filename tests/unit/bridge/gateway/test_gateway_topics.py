@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cellfeed.bridge.events.envelope import AvroFormat, JsonFormat
+from cellfeed.bridge.events.formats import EventFormat
 from cellfeed.bridge.events.views import Condition, View
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic, check_topics
 from cellfeed.bridge.gateway.topics.topics import Topics, legal_topic_name
@@ -71,11 +72,8 @@ def test_ids_follow_from_names_alone_and_never_change() -> None:
 def test_each_topic_has_its_configured_settings_or_the_defaults() -> None:
     topics = Topics("trips", lambda: ["BASE", "NOTES"], {"*": AVRO, "trips.BASE": JSON})
     topics.refresh()
-    assert {topic.name: topic.event_format for topic in topics.all()} == {
-        "trips": AVRO,
-        "trips.BASE": JSON,
-        "trips.NOTES": AVRO,
-    }
+    expected: dict[str, EventFormat] = {"trips": AVRO, "trips.BASE": JSON, "trips.NOTES": AVRO}
+    assert {topic.name: topic.event_format for topic in topics.all()} == expected
 
 
 @pytest.mark.parametrize(

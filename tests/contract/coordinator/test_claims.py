@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from random import Random
 from threading import Barrier
 
@@ -39,6 +40,15 @@ def test_c2_one_member_leads_and_is_replaced_when_it_leaves_or_dies(
     coordinator.leave(b)
     assert coordinator.leader("g") is None
     assert coordinator.lead(a)
+
+
+def test_c2_a_member_that_leaves_ends_no_other_members_lead(coordinator: Coordinator) -> None:
+    a, b = coordinator.join("g", "a", 60), coordinator.join("g", "b", 60)
+    assert coordinator.lead(a)
+    coordinator.leave(b)
+    assert coordinator.leader("g") == "a"
+    coordinator.assign(a, {0: "a"})
+    assert coordinator.assignment("g") == {0: "a"}
 
 
 def test_c3_only_the_leader_assigns(coordinator: Coordinator, time: Time) -> None:
@@ -100,6 +110,17 @@ def test_c4_a_claim_is_one_members_until_released_or_its_session_has_ended(
     time.pass_s(11)
     fourth = coordinator.claim(b, "trips", [0])[0]
     assert first.token < second.token < third.token < fourth.token
+
+
+def test_c4_void_claims_keep_no_other_from_being_given_back(coordinator: Coordinator) -> None:
+    a, b = coordinator.join("g", "a", 60), coordinator.join("g", "b", 60)
+    for number, void in enumerate(product([False, True], repeat=4)):
+        claims = coordinator.claim(a, f"trips-{number}", range(4))
+        lost = [partition for partition, is_void in enumerate(void) if is_void]
+        coordinator.release([claims[partition] for partition in lost])
+        coordinator.claim(b, f"trips-{number}", lost)
+        coordinator.release([claims[partition] for partition in range(4)])
+        assert coordinator.owners("g", f"trips-{number}") == dict.fromkeys(lost, "b")
 
 
 def test_c4_a_session_that_has_ended_claims_nothing_until_it_is_renewed(

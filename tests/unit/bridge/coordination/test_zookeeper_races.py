@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cellfeed.bridge.coordination.contract import Session
+from cellfeed.bridge.coordination.contract import CommittedOffset, Session
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.era import ERA_KEY
 from cellfeed.bridge.coordination.zookeeper.paths import birth_of
@@ -66,6 +66,21 @@ def test_a_session_that_ends_between_the_look_and_the_commit_claims_nothing(
     before_next_commit(paused, monkeypatch, lambda: other.join("g", "a", TTL_S))
     assert paused.claim(session, "trips", [0, 1]) == {}
     assert other.owners("g", "trips") == {}
+
+
+def test_a_first_offset_that_another_process_saves_between_the_look_and_the_commit_is_replaced(
+    coordinators: tuple[ZooKeeperCoordinator, ZooKeeperCoordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, other = coordinators
+    claim = paused.claim(paused.join("g", "a", TTL_S), "trips", [0])[0]
+    place = ("trips", 0)
+    before_next_commit(
+        paused,
+        monkeypatch,
+        lambda: other.commit_offsets("g", {place: CommittedOffset(3)}, claims=[claim]),
+    )
+    paused.commit_offsets("g", {place: CommittedOffset(5)}, claims=[claim])
+    assert other.fetch_offsets("g", [place])[place].offset == 5
 
 
 def test_a_session_that_ends_between_the_look_and_the_commit_takes_no_lead(

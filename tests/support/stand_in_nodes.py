@@ -72,7 +72,7 @@ class Node:
     def abort(self) -> None:
         self.aborted += 1
 
-    def call(self, what: Callable[[Any], Any], timeout_s: float) -> Any:
+    def call(self, what: Callable[[Any], Any], timeout_s: float = 1.0) -> Any:
         assert timeout_s > 0
         self.calls += 1
         value = what(self.engine or self.name)

@@ -198,6 +198,20 @@ def test_damage_is_forgotten_when_the_node_is_away(node: StorageNode, engine: Sc
     assert node.damaged is None
 
 
+def test_a_node_of_another_cluster_takes_no_part_until_its_role_is_the_clusters(
+    node: StorageNode, engine: Scripted
+) -> None:
+    node.on_role = lambda _: "it is of cluster 'c9'"
+    for _ in range(3):
+        node.wait(node.ask())
+        wait_for(lambda: node.is_foreign)
+        assert (node.view, node.why_not) == (None, "it is of cluster 'c9'")
+        assert isinstance(node.refused, ProtectData)
+    node.on_role = lambda _: None
+    wait_for(lambda: node.view is not None)
+    assert (node.is_foreign, node.why_not, node.refused) == (False, None, None)
+
+
 def test_a_node_whose_storage_is_refused_takes_no_part_with_its_last_report(
     node: StorageNode, engine: Scripted
 ) -> None:

@@ -1,5 +1,5 @@
-"""Tries on record beside a model of them: in any order of begins, ends, time-outs, parked cells,
-restarts and other owners the table says what the model says."""
+"""Tries on record beside a model of them. The table and the model agree after any begins, ends,
+time-outs, parked cells, restarts and other owners."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ from tests.support.stand_in_nodes import ROLE, Node
 
 PROMOTED = Role("c1", "c", 2, ["a", "b"])
 OTHER_MASTER = Role("c1", "z", 0, ["b", "c"])
-"""Of before: whoever reports it has not heard of the master, and holds what another one had."""
+"""Of before: a node that reports it has not heard of the master, and holds another one's log."""
 
 ROW = bytes(16)
 TRIMMED, ERASED = 5, 1
 
 
 class Report(Enum):
-    """What a minion does until a look."""
+    """The deed of a minion before a look."""
 
     SILENT = auto()
     SAME = auto()

@@ -22,6 +22,7 @@ from cellfeed.bridge.export.limits import (
 )
 from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.secret_references import resolved_settings
 
 _OURS: Final = frozenset(
     {
@@ -46,7 +47,8 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """An export: a view of the datastore's log (``column``, ``filter``, ``fields``; all of it
     without) into ``topic`` of the cluster at ``bootstrap``.
 
-    ``client``: further settings of the Kafka client (security, tuning). ``topic_settings``: of the
+    ``client``: further settings of the Kafka client (security, tuning); a secret may stand as
+    ``${env:NAME}`` or ``${file:/path}``. ``topic_settings``: of the
     topic, beside those that the exporter insists on. ``too_large``: how a record above
     ``record_bytes_max`` is handled. ``on_lost_topic``: whether the export begins again in a topic
     that lost its records. ``on_trimmed``: whether the export continues without cells that were
@@ -123,6 +125,10 @@ class Export(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 f"export {self.name}: client: {taken[0]} is the exporter's own, exactly-once rests"
                 " upon it; take it out"
             )
+        try:
+            resolved_settings(self.client)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"export {self.name}: client: {error}") from None
         if self.filter and self.topic is None:
             raise InvalidRequest(
                 f"export {self.name}: a topic of filtered cells needs a name of its own: topic"

@@ -16,6 +16,7 @@ from cellfeed.bridge.export.limits import (
     TRANSACTION_CELLS_MAX,
     TRANSACTION_TIMEOUT_S,
 )
+from cellfeed.store.secret_references import resolved_settings
 
 _log: Final = logging.getLogger("cellfeed.export.client")
 _RECONNECT_MS_MAX: Final = 1_000
@@ -50,7 +51,9 @@ def producer_of(export: Export, unit: int, number: int) -> Producer:
         "queue.buffering.max.kbytes": CLIENT_QUEUE_KBYTES,
         "queue.buffering.max.messages": 2 * TRANSACTION_CELLS_MAX,
     }
-    return Producer(_common(export) | defaults | dict(export.client) | own, logger=_log)
+    return Producer(
+        _common(export) | defaults | resolved_settings(export.client) | own, logger=_log
+    )
 
 
 def consumer_of(export: Export, *, queued_kbytes: int = 16 << 10) -> Consumer:
@@ -118,5 +121,7 @@ def _for_readers(export: Export) -> dict[str, Any]:
     """The configured settings, without those that only a producer knows: the client warns of
     each."""
     return {
-        name: value for name, value in export.client.items() if not name.startswith(_PRODUCER_ONLY)
+        name: value
+        for name, value in resolved_settings(export.client).items()
+        if not name.startswith(_PRODUCER_ONLY)
     }

@@ -20,9 +20,13 @@ from cellfeed.instance.config_file import load_config
 from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
+from cellfeed.store.secret_references import has_reference
 
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):[^@/]*(?=@)")
 """Of a URL such as ``mysql://user:password@host``."""
+
+_SECRET: Final = re.compile(r"password|secret|\.key\.pem|token", re.IGNORECASE)
+"""Part of the name of a Kafka client's setting that is one."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -68,7 +72,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a configuration with all defaults filled in, as `up` takes it: of --config, or of the
-    run directory. Passwords in URLs are hidden."""
+    run directory. Passwords in URLs, and those of Kafka clients, are hidden."""
     path = config or RunDir(run_dir).config
     if config is None and not path.exists():
         raise NotFound(
@@ -93,9 +97,18 @@ def _plain(config: Config) -> Any:
     return msgspec.to_builtins(config)
 
 
+def _is_secret(name: str, value: object) -> bool:
+    """Whether a setting's value is a secret by its name, as ``sasl.password``, and stands there
+    itself."""
+    return isinstance(value, str) and _SECRET.search(name) is not None and not has_reference(value)
+
+
 def _without_passwords(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_passwords(child) for name, child in value.items()}
+        return {
+            name: "***" if _is_secret(name, child) else _without_passwords(child)
+            for name, child in value.items()
+        }
     if isinstance(value, list):
         return [_without_passwords(child) for child in value]
     return _PASSWORD.sub(r"\1:***", value) if isinstance(value, str) else value

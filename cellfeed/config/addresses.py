@@ -13,7 +13,7 @@ def node_address(node: NodeConfig, *, managed: bool = False) -> MySqlAddress:
     """Where a node is and how it is reached. Raises InvalidRequest."""
     given = node.tls
     tls = (
-        MySqlTls(given.ca, given.certificate, given.key, given.host_name)
+        MySqlTls(given.ca, given.certificate, given.key, given.host_name, given.replication_ca)
         if given is not None
         else None
     )
@@ -31,6 +31,11 @@ def check_cluster(cluster: ClusterConfig, *, archives_binlogs: bool) -> None:
         if node.tls is not None and (node.tls.certificate is None) != (node.tls.key is None):
             raise InvalidRequest(
                 f"config: node {node.name}: tls: certificate and key are given together"
+            )
+        if node.tls is not None and node.tls.ca is None and len(cluster.nodes) > 1:
+            raise InvalidRequest(
+                f"config: node {node.name}: tls: name the authority in `ca`: MariaDB's own"
+                " connections to its master check a certificate by nothing else"
             )
         for file in (node.tls.ca, node.tls.certificate, node.tls.key) if node.tls else ():
             if file is not None and not Path(file).is_absolute():

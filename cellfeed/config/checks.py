@@ -12,7 +12,7 @@ from cellfeed.bridge.typed.declaration import check_layout, check_schemas
 from cellfeed.config.addresses import check_cluster
 from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.http import TlsConfig, http_listener
-from cellfeed.config.model import Config, NodeConfig
+from cellfeed.config.model import Config, NodeConfig, WarehouseConfig
 from cellfeed.config.servers import KafkaServerConfig, MariaDbServerConfig
 from cellfeed.store.arguments import check_datastore_name
 from cellfeed.store.backups.due import INCREMENTS_MAX
@@ -20,6 +20,7 @@ from cellfeed.store.backups.encryption import recipients_of
 from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.errors import InvalidRequest, ProtectData
 from cellfeed.store.http.server.listening import check_http_listener
+from cellfeed.store.secret_references import resolved_settings
 from cellfeed.store.security.loopback import is_loopback
 
 _DAY_S: Final = 86_400
@@ -54,6 +55,8 @@ def check_entries(config: Config) -> None:
         export.check()
     for lake in config.lakes:
         lake.check()
+    for warehouse in config.warehouses:
+        _check_warehouse(warehouse)
     for worker in config.workers:
         check_http(worker.name, worker.host, worker.tls, worker.authentication)
     for console in config.consoles:
@@ -63,6 +66,34 @@ def check_entries(config: Config) -> None:
         _check_listeners(gateway)
     _check_topics(config)
     _check_backups(config)
+
+
+_LOADERS_OWN: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "group.id",
+        "group.instance.id",
+        "isolation.level",
+        "session.timeout.ms",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "auto.offset.reset",
+    }
+)
+"""Settings of the client that the loader's exactly-once rests upon."""
+
+
+def _check_warehouse(warehouse: WarehouseConfig) -> None:
+    if taken := sorted(_LOADERS_OWN & set(warehouse.client)):
+        raise InvalidRequest(
+            f"config: {warehouse.name}: client: {taken[0]} is the loader's own, exactly-once rests"
+            " upon it; take it out"
+        )
+    try:
+        resolved_settings(warehouse.client)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"config: {warehouse.name}: client: {error}") from None
 
 
 def _check_topics(config: Config) -> None:

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from cellfeed.config.gateway import Port
 from cellfeed.config.servers import ProcessName
 from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.secret_references import resolved_settings
 
 _OURS: Final = frozenset(
     {
@@ -75,6 +76,10 @@ class LakeConfig(Struct, forbid_unknown_fields=True, frozen=True):
             )
         if self.format == "delta" and self.catalog != LakeCatalogConfig():
             raise InvalidRequest(f"{where}: a Delta table has no catalog: take catalog out")
+        try:
+            resolved_settings(self.client)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{where}: client: {error}") from None
         if taken := sorted(_OURS & set(self.client)):
             raise InvalidRequest(
                 f"{where}: client: {taken[0]} is the loader's own, exactly-once rests upon it; take"

@@ -32,16 +32,20 @@ class NodeTls(Struct, forbid_unknown_fields=True, frozen=True):
     """TLS to a storage node, which is refused where it offers none or shows another certificate.
     ``ca``: the file of the authorities that may have signed it, the system's own without.
     ``host_name``: whether the certificate must be of the host in ``url``. ``certificate`` and
-    ``key``: the files of our own certificate, for a server that asks for one."""
+    ``key``: the files of our own certificate, for a server that asks for one. ``replication_ca``:
+    ``ca`` as the nodes themselves have it, where that is another path: they follow their master
+    with it."""
 
     ca: str | None = None
     host_name: bool = True
+    replication_ca: str | None = None
     certificate: str | None = None
     key: str | None = None
 
 
 class NodeConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A storage node: ``url`` is ``mysql://user:password@host:port``; ``replication`` is
+    """A storage node: ``url`` is ``mysql://user:password@host:port``, where the password may stand
+    as ``${env:NAME}`` or ``${file:/path}``; ``replication`` is
     ``host:port`` where the other nodes reach it otherwise. ``tls``: see NodeTls."""
 
     name: ProcessName
@@ -133,11 +137,13 @@ class IndexWorkersConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 class WarehouseConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """A warehouse loader: a Kafka consumer that writes Parquet. ``bootstrap`` defaults to the first
-    gateway, ``topic`` to the datastore's full topic."""
+    gateway, ``topic`` to the datastore's full topic. ``client``: further settings of the Kafka
+    client (security); a secret may stand as ``${env:NAME}`` or ``${file:/path}``."""
 
     name: ProcessName = "warehouse"
     directory: str = "warehouse"
     bootstrap: str | None = None
+    client: dict[str, str | int | float | bool] = {}
     topic: str | None = None
     group: str = "warehouse"
     flush_rows: Annotated[int, Meta(ge=1)] = 100_000

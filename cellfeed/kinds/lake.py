@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
 from cellfeed.store.progress import Watch
+from cellfeed.store.secret_references import resolved_settings
 
 if TYPE_CHECKING:
     from cellfeed.consumers.lake.progress import LakeProgress
@@ -43,10 +44,11 @@ def run(process: Process) -> None:
             reported[:] = reasons
             process.say_stopped(reasons)
 
+    client = resolved_settings(lake.client)
     bootstrap = lake.bootstrap or first_gateway(directory, config)
     with (
         LakeMetrics(lake.metrics_port) as metrics,
-        source_asked(bootstrap, lake.client),
+        source_asked(bootstrap, client),
         closing(Watch("lake loader", "loop")) as turns,
     ):
         process.say_ready(**metrics.ports)
@@ -61,7 +63,7 @@ def run(process: Process) -> None:
             offset_is_added_id=lake.bootstrap is None,
             policy=CommitPolicy(age_s=lake.commit_age_s),
             client={
-                **lake.client,
+                **client,
                 "group.instance.id": directory.unique_name(name),
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
             },

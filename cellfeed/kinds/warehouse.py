@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
 from cellfeed.store.progress import Watch
+from cellfeed.store.secret_references import resolved_settings
 
 if TYPE_CHECKING:
     from cellfeed.consumers.warehouse.loader_progress import LoaderProgress
@@ -32,6 +33,7 @@ def run(process: Process) -> None:
     directory, config, name, stop = process[:4]
     warehouse = next(each for each in config.warehouses if each.name == name)
     bootstrap = warehouse.bootstrap or first_gateway(directory, config)
+    client = resolved_settings(warehouse.client)
     log = logging.getLogger("cellfeed.warehouse")
     reported: dict[int, str] = {}
 
@@ -50,7 +52,7 @@ def run(process: Process) -> None:
 
     process.say_ready()
     with (
-        source_asked(bootstrap),
+        source_asked(bootstrap, client),
         closing(Watch("warehouse loader", "loop")) as turns,
     ):
         run_warehouse_loader(
@@ -64,6 +66,7 @@ def run(process: Process) -> None:
             offset_is_added_id=warehouse.bootstrap is None,
             flush=FlushPolicy(rows=warehouse.flush_rows, age_s=warehouse.flush_age_s),
             consumer_config={
+                **client,
                 "group.instance.id": directory.unique_name(name),
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
             },

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.secret_references import resolved_url
 
 SCHEME: Final = "zookeeper"
 DEFAULT_PORT: Final = 2181
@@ -46,7 +47,7 @@ class ZooKeeperAddress:
 
 def parse_zookeeper_url(url: str) -> ZooKeeperAddress:
     """Raises InvalidRequest, which names the part that is wrong and never the credentials."""
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = resolved_url(url).partition("://")
     # A newer Python takes several servers for no host where one has brackets.
     authority = _BEHIND_AUTHORITY.split(rest, maxsplit=1)[0]
     parts = urlsplit(f"{SCHEME}://server{rest.removeprefix(authority)}")

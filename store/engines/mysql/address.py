@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from cellfeed.store.errors import InvalidRequest
+from cellfeed.store.secret_references import resolved_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class MySqlTls:
     certificate: str | None = None
     key: str | None = None
     host_name: bool = True
+    replication_ca: str | None = None
+    """``ca`` as a file of the other servers, which connect to this one with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,11 @@ def parse_mysql_url(
     tls: MySqlTls | None = None,
     managed: bool = False,
 ) -> MySqlAddress:
-    """``mysql://user:password@host:port``; ``replication`` is ``host:port`` where the servers reach
-    each other otherwise. Raises InvalidRequest."""
+    """``mysql://user:password@host:port``, where the password may be ``${env:NAME}`` or
+    ``${file:/path}``; ``replication`` is ``host:port`` where the servers reach each other
+    otherwise. Raises InvalidRequest."""
     form = "a MySQL server is given as mysql://user:password@host:port"
+    url = resolved_url(url)
     try:
         parts = urlsplit(url)
         port = parts.port or 3306

@@ -13,6 +13,7 @@ from typing import Final
 
 from pymysql.cursors import DictCursor
 
+from cellfeed.store.engines.mysql.address import MySqlTls
 from cellfeed.store.engines.mysql.connections import MySqlServer
 from cellfeed.store.engines.mysql.read_only import make_read_only
 from cellfeed.store.errors import ProtectData, StorageUnavailable
@@ -138,7 +139,7 @@ def follow(server: MySqlServer, master: MySqlServer) -> None:
     server.rows(
         f"CHANGE MASTER TO MASTER_HOST = {_literal(host)}, MASTER_PORT = {port}, MASTER_USER ="
         f" {user}, MASTER_PASSWORD = {password}, MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY"
-        f" = {CONNECT_RETRY_S}, MASTER_HEARTBEAT_PERIOD = {HEARTBEAT_S}",
+        f" = {CONNECT_RETRY_S}, MASTER_HEARTBEAT_PERIOD = {HEARTBEAT_S}{_tls(address.tls)}",
     )
     server.rows("START SLAVE")
 
@@ -146,6 +147,17 @@ def follow(server: MySqlServer, master: MySqlServer) -> None:
 def start_receiving(server: MySqlServer) -> None:
     """Starts a minion that has stopped; the next error stops it again."""
     server.rows("START SLAVE")
+
+
+def _tls(tls: MySqlTls | None) -> str:
+    """The part of CHANGE MASTER by which a minion reaches its master with TLS; the files are the
+    minion's."""
+    if tls is None:
+        return ""
+    said = ", MASTER_SSL = 1"
+    if ca := tls.replication_ca or tls.ca:
+        said += f", MASTER_SSL_CA = {_literal(ca)}"
+    return f"{said}, MASTER_SSL_VERIFY_SERVER_CERT = {int(tls.host_name)}"
 
 
 def _literal(text: str) -> str:

@@ -5,6 +5,7 @@ shows one."""
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -85,11 +86,20 @@ def configuration(tmp_path: Path, server: MySql, zookeeper: str) -> Path:
 
 
 def written_in(directory: Path) -> dict[str, str]:
-    return {
-        str(path): path.read_bytes().decode(errors="replace")
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
+    found = {}
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with suppress(FileNotFoundError):  # it was removed meanwhile
+                found[str(path)] = path.read_bytes().decode(errors="replace")
+    return found
+
+
+def arguments_of_processes() -> list[str]:
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):  # it has ended
+            found.append(" ".join(each.cmdline()))
+    return found
 
 
 def test_nothing_of_an_instance_shows_a_planted_secret(
@@ -116,7 +126,8 @@ def test_nothing_of_an_instance_shows_a_planted_secret(
             run(*words, "--run-dir", str(run_dir))
         kinds = {entry.kind for entry in RunDir(run_dir).processes()}
         assert kinds >= {"worker", "gateway", "export", "warehouse"}
-        listed = [" ".join(each.cmdline()) for each in psutil.process_iter()]
+        listed = arguments_of_processes()
+        running = written_in(run_dir)
         # Errors: the password is wrong now, and a reference leads nowhere.
         server.sql("ALTER USER 'cellfeed'@'%' IDENTIFIED BY 'another'")
         assert run("cluster", "status", "--config", str(config)) != 0
@@ -127,11 +138,16 @@ def test_nothing_of_an_instance_shows_a_planted_secret(
         monkeypatch.setenv("PLANTED_EXPORT", OF_EXPORT)
         run("down", "--run-dir", str(run_dir))
         server.kill()
-    texts = written_in(run_dir) | {
-        "ps": "\n".join(listed),
-        "output of commands": "\n".join(said),
-        "the log of MySQL": (server.directory / "server.log").read_text(),
-    }
+    ended = {f"{path}, ended": text for path, text in written_in(run_dir).items()}
+    texts = (
+        running
+        | ended
+        | {
+            "ps": "\n".join(listed),
+            "output of commands": "\n".join(said),
+            "the log of MySQL": (server.directory / "server.log").read_text(),
+        }
+    )
     assert any(path.endswith("processes.json") for path in texts)
     assert str(run_dir) in texts["ps"], "the instance's processes were listed"
     assert [(at, each) for at, text in texts.items() for each in PLANTED if each in text] == []

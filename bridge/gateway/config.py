@@ -10,6 +10,8 @@ from cellfeed.bridge.events.compression import CompressionName
 from cellfeed.bridge.gateway.limits import BLOCKS_BYTES_MAX
 from cellfeed.bridge.gateway.security.listeners import Listener
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
+from cellfeed.store.http.server.credentials import SignedTokens
+from cellfeed.store.http.server.listening import HttpListener
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,9 @@ class GatewayConfig:
     typed, unless ``formats`` names them. Kept blocks take ``blocks_bytes_max`` of memory and,
     unless that is 0, ``block_files_bytes_max`` of ``blocks_directory``. The groups of a gateway
     that does not give a sign of life for ``session_timeout_s`` are coordinated by others.
-    ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make; the schema
-    registry is on ``host``."""
+    ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make.
+    ``registry``: the listener of the schema registry, instead of ``host`` and ``registry_port``.
+    ``signed`` verifies tokens of identity providers there."""
 
     host: str = "127.0.0.1"
     port: int = 9092
@@ -40,3 +43,5 @@ class GatewayConfig:
     blocks_bytes_max: int = BLOCKS_BYTES_MAX
     blocks_directory: Path = Path("blocks")
     block_files_bytes_max: int = 0
+    registry: HttpListener | None = None
+    signed: SignedTokens | None = None

@@ -69,8 +69,19 @@ class GatewayContext:
         )
 
     def may(self, peer: Peer, kind: Kind, name: str, operation: Operation) -> bool:
-        """Whether an ACL lets the peer do that."""
-        return self.security.may(peer.principal, kind, name, operation)
+        """Whether ACLs let the peer do that. A right on the column that a topic shows, or on the
+        datastore, is one on the topic."""
+        if kind != "topic" or self.security.is_open:
+            return self.security.may(peer.principal, kind, name, operation)
+        topic = self.topics.named(name)
+        return self.security.may_topic(
+            peer.principal,
+            self.topics.datastore,
+            name,
+            operation,
+            exists=topic is not None,
+            column=None if topic is None else topic.view.column,
+        )
 
     def topic_refused(self, peer: Peer, topic: Topic | None, operation: Operation) -> bool:
         """For a topic that was asked for by its id: a topic that does not exist refuses nobody."""

@@ -11,12 +11,11 @@ from typing import Final
 
 from cellfeed.bridge.gateway.context import GatewayContext
 from cellfeed.bridge.gateway.topics.typed_topics import TYPED_LOOK_S, TypedTopics
-from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.following.heads import POLL_INTERVAL_S
 from cellfeed.store.limits import CERTIFICATES_LOOK_S, SECURITY_LOOK_S
 from cellfeed.store.progress import Watch
-from cellfeed.store.security.users import read_security
+from cellfeed.store.security.authority import Authority
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -58,24 +57,18 @@ async def show_turns() -> None:
             await asyncio.sleep(TURN_SHOWN_EVERY_S)
 
 
-async def follow_security(context: GatewayContext, state: StateTable) -> None:
+async def follow_security(context: GatewayContext, authority: Authority) -> None:
     """Puts changed users and ACLs in force, also for fetches that wait."""
     with closing(Watch("gateway-acls", "loop")) as watch:
         while True:
             await asyncio.sleep(SECURITY_LOOK_S)
-            try:
-                security = await context.in_thread(read_security, state)
-                if security != context.security:
-                    for key in security.unreadable - context.security.unreadable:
-                        _log.error("%s cannot be read: it lets nobody in, and allows nothing", key)
-                    context.security = security
-                    context.kept_fetches.wake()
+            if await context.in_thread(authority.look):
                 watch.moved()
-            except CellfeedError as error:
-                watch.waits(str(error))
-                _log.warning(
-                    "users and ACLs cannot be read just now, and stay as they were: %s", error
-                )
+            else:
+                watch.waits(authority.because)
+            if context.security is not authority.security:
+                context.security = authority.security
+                context.kept_fetches.wake()
 
 
 async def follow_certificates(refresh: Callable[[], None]) -> None:

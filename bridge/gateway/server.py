@@ -48,8 +48,9 @@ from cellfeed.store.background import keep_running
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData, StaleWriter
 from cellfeed.store.following.heads import LogHeads
+from cellfeed.store.http.server.listening import HttpListener
+from cellfeed.store.security.authority import Authority
 from cellfeed.store.security.loopback import is_loopback
-from cellfeed.store.security.users import read_security
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -113,17 +114,15 @@ class Gateway:
         for each in self._listeners:
             await self._acceptor.bind(each)
         self.port = next(iter(self.ports.values()))
-        app = with_metrics(
-            registry_app(registry),
-            GatewayMetrics(lambda: self.connections, self._groups, blocks, self._block_files),
-        )
-        self._registry = RegistryServer(app, config.host, config.registry_port)
+        authority = Authority(self._datastore.state)
+        await asyncio.get_running_loop().run_in_executor(self._executor, authority.look)
+        figures = GatewayMetrics(lambda: self.connections, self._groups, blocks, self._block_files)
+        app = with_metrics(registry_app(registry), figures)
+        where = config.registry or HttpListener(config.host, config.registry_port)
+        self._registry = RegistryServer(app, where, self._datastore.name, authority, config.signed)
         await self._registry.start()
         self.registry_port = self._registry.port
         await self._join_cluster(typed.parks)
-        security = await asyncio.get_running_loop().run_in_executor(
-            self._executor, read_security, self._datastore.state
-        )
         assert self._cluster is not None  # noqa: S101 (for the type checker)
         self.context = GatewayContext(
             engine=engine,
@@ -141,7 +140,7 @@ class Gateway:
             executor=self._executor,
             coordination_executor=self._coordination_executor,
             cluster_id=cluster_id_of(self._datastore),
-            security=security,
+            security=authority.security,
             protections={each.name: each.security for each in self._listeners},
         )
         awaited = self._datastore.awaited
@@ -152,7 +151,7 @@ class Gateway:
         )
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "gateway-heads": partial(follow_heads, self.context, listener),
-            "gateway-acls": partial(follow_security, self.context, self._datastore.state),
+            "gateway-acls": partial(follow_security, self.context, authority),
             "gateway-certificates": partial(follow_certificates, self.refresh_certificates),
             "gateway-schemas": partial(follow_typed, self.context, typed),
             "gateway-turns": show_turns,
@@ -161,14 +160,14 @@ class Gateway:
             asyncio.create_task(keep_running(name, run)) for name, run in loops.items()
         ]
         self._acceptor.serve()
-        where = ", ".join(
+        listeners = ", ".join(
             f"{each.name} {each.host}:{self.ports[each.name]} ({each.security})"
             for each in self._listeners
         )
         _log.info(
             "gateway for %s on %s, schema registry on port %d",
             self._datastore.name,
-            where,
+            listeners,
             self.registry_port,
         )
 
@@ -195,6 +194,8 @@ class Gateway:
     def refresh_certificates(self) -> None:
         """Takes certificates whose files were replaced. Reads files; in any thread."""
         self._acceptor.refresh_certificates()
+        if self._registry is not None:
+            self._registry.certificates.refresh()
 
     @property
     def connections(self) -> int:
@@ -235,7 +236,7 @@ class Gateway:
 def _check_loopback(host: str) -> None:
     if not is_loopback(host):
         raise ProtectData(
-            f"host {host!r} is not loopback: the schema registry and a listener without TLS and"
-            " authentication listen on loopback only; for clients of other hosts give `listeners`"
-            " with security sasl_tls"
+            f"host {host!r} is not loopback: without TLS and authentication a gateway listens on"
+            " loopback only; for clients of other hosts give `listeners` with security sasl_tls,"
+            " and `registry` with tls"
         )

@@ -64,6 +64,17 @@ def check_entries(config: Config) -> None:
     for gateway in config.gateways:
         check_loopback(gateway.name, gateway.host)
         _check_listeners(gateway)
+        registry = gateway.registry
+        check_http(
+            f"{gateway.name}: registry",
+            registry.bind or gateway.host,
+            registry.tls,
+            registry.authentication,
+        )
+    if repeated := [
+        issuer for issuer, n in Counter(each.issuer for each in config.issuers).items() if n > 1
+    ]:
+        raise InvalidRequest(f"config: the issuer {repeated[0]!r} is given twice")
     _check_topics(config)
     _check_backups(config)
 

@@ -11,6 +11,7 @@ from cellfeed.bridge.events.compression import CompressionName
 from cellfeed.bridge.events.named_formats import FormatName
 from cellfeed.bridge.gateway.limits import BLOCKS_BYTES_MAX
 from cellfeed.bridge.gateway.security.listeners import Listener
+from cellfeed.config.http import RegistryConfig
 from cellfeed.config.servers import ProcessName
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
@@ -65,7 +66,8 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
     ``zstd``. ``group_initial_delay_s``: see Kafka's ``group.initial.rebalance.delay.ms``.
     ``session_timeout_s``: how long a gateway may give no sign of life before others coordinate its
     groups. ``listeners``: instead of the one without TLS and authentication that ``host``, ``port``
-    and ``advertised_*`` make; the schema registry is on ``host``."""
+    and ``advertised_*`` make. ``registry``: TLS and authentication of the schema registry, which
+    is on ``host`` and ``registry_port``."""
 
     name: ProcessName = "gateway"
     host: str = "127.0.0.1"
@@ -74,6 +76,7 @@ class GatewayProcessConfig(Struct, forbid_unknown_fields=True, frozen=True):
     advertised_host: str | None = None
     advertised_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     listeners: list[GatewayListenerConfig] = []
+    registry: RegistryConfig = RegistryConfig()
     formats: dict[str, FormatName] = {}
     compression: dict[str, CompressionName] = {}
     blocks: KeptBlocksConfig = KeptBlocksConfig()

@@ -27,6 +27,15 @@ class TlsConfig(Struct, forbid_unknown_fields=True, frozen=True):
         return TlsFiles(self.certificate, self.key, self.client_ca, clients_need_one=needed)
 
 
+class RegistryConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """Where a gateway's schema registry and metrics listen; on the gateway's ``host`` without
+    ``bind``. ``authentication``: as that of a worker."""
+
+    bind: str | None = None
+    tls: TlsConfig | None = None
+    authentication: bool | None = None
+
+
 class IssuerConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """An identity provider whose signed tokens (JWT) HTTP listeners take. ``issuer`` and
     ``audience`` are compared with ``iss`` and ``aud``. ``keys``: its JWKS, a file or an ``https``

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from cellfeed.bridge.gateway.config import GatewayConfig
 from cellfeed.config.gateway import GatewayProcessConfig
+from cellfeed.config.http import http_listener
 from cellfeed.config.model import Config
 from cellfeed.kinds.registry import Process, process_kind
 from cellfeed.run_dir import RunDir
@@ -20,12 +21,13 @@ def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.column_schemas import register_schemas
     from cellfeed.assembly.datastore import opened
+    from cellfeed.assembly.issuers import issued_tokens
     from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.bridge.gateway.run import run_gateway
 
     directory, config, name, stop = process[:4]
     gateway = next(each for each in config.gateways if each.name == name)
-    settings = _settings(directory, config, gateway)
+    settings = replace(_settings(directory, config, gateway), signed=issued_tokens(config))
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
         servers_asked(datastore, coordinator),
@@ -55,7 +57,12 @@ def _settings(directory: RunDir, config: Config, gateway: GatewayProcessConfig) 
             )
             for number, each in enumerate(gateway.listeners)
         ),
-        registry_port=directory.kept_port(gateway.name, "registry", gateway.registry_port),
+        registry=http_listener(
+            gateway.registry.bind or gateway.host,
+            directory.kept_port(gateway.name, "registry", gateway.registry_port),
+            gateway.registry.tls,
+            gateway.registry.authentication,
+        ),
         name=gateway.name,
         advertised_host=gateway.advertised_host,
         advertised_port=gateway.advertised_port,

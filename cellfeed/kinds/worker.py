@@ -28,6 +28,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.check_metrics import CheckMetrics
     from cellfeed.assembly.checked_places import background_check
     from cellfeed.assembly.datastore import opened
+    from cellfeed.assembly.issuers import issued_tokens
     from cellfeed.assembly.recovery_metrics import RecoveryMetrics
     from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.bridge.indexes.groups import index_positions
@@ -75,4 +76,5 @@ def run(process: Process) -> None:
             collectors=collectors,
             listener=listener,
             certificates=certificates,
+            signed=issued_tokens(config),
         )

@@ -7,7 +7,6 @@ cannot be read, users and rights stay as they were. Before the first look nobody
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from cellfeed.store.engines.contract.state_table import StateTable
@@ -20,29 +19,31 @@ _UNREAD: Final = Security({}, (), b"", is_closed=True)
 
 
 class Authority:
-    """See the module. ``security`` is replaced as a whole; any thread may read it. ``changed`` is
-    called after each replacement, in the thread that looked."""
+    """See the module. ``security`` is replaced as a whole; any thread may read it."""
 
     def __init__(self, state: StateTable) -> None:
         self._state = state
         self._log = logging.getLogger("cellfeed.security")
         self._warning = RepeatedWarning(self._log)
         self.security = _UNREAD
-        self.changed: Callable[[], object] = lambda: None
+        self.because = ""
+        """Why the last look failed; empty where it did not."""
 
-    def look(self) -> None:
-        """Takes changed users, tokens and ACLs. Blocks for a read of the state table; raises
-        nothing."""
+    def look(self) -> bool:
+        """Takes changed users, tokens and ACLs; whether they could be read. Blocks for a read of
+        the state table; raises nothing."""
         try:
             found = read_security(self._state)
         except CellfeedError as error:
+            self.because = str(error)
             self._warning.warn(
                 "users and ACLs cannot be read just now, and stay as they were: %s", error
             )
-            return
+            return False
+        self.because = ""
         if found == self.security:
-            return
+            return True
         for key in found.unreadable - self.security.unreadable:
             self._log.error("%s cannot be read: it lets nobody in, and allows nothing", key)
         self.security = found
-        self.changed()
+        return True

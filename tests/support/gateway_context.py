@@ -112,10 +112,17 @@ class KnownHeads:
         self.executor = ThreadPoolExecutor(1)
         self.blocks = SimpleNamespace(prepare=lambda _: None, begin=lambda *_: None)
         topic = SimpleNamespace(
-            name=TOPIC, latest=False, compression=None, topic_id=None, partitions=len(self.heads)
+            name=TOPIC,
+            latest=False,
+            compression=None,
+            topic_id=None,
+            partitions=len(self.heads),
+            view=SimpleNamespace(column=None),
         )
         topics = SimpleNamespace(
-            named=lambda name: topic if name == TOPIC else None, refresh=lambda: None
+            datastore=TOPIC,
+            named=lambda name: topic if name == TOPIC else None,
+            refresh=lambda: None,
         )
         self.context = GatewayContext(
             engine=cast("Any", SimpleNamespace(shards=max(1, len(self.heads)), **engine)),

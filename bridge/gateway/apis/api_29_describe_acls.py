@@ -7,7 +7,8 @@ the right to describe the cluster; here nobody has it, and each is shown its own
 others stay unnamed.
 
 A pattern ``tri*`` is a prefixed one, ``tri``; a single ``*`` is Kafka's wildcard; every other one
-is literal. A filter on a value that Kafka does not have (UNKNOWN) fits nothing.
+is literal. Rights that Kafka has no name for (on datastores and columns) are left out. A filter on
+a value that Kafka does not have (UNKNOWN) fits nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ANY: Final = 1
 _MATCH, _LITERAL, _PREFIXED = 2, 3, 4
 _RESOURCE_TYPES: Final = {"topic": 2, "group": 3}
 _OPERATIONS: Final = {"read": 3, "delete": 6, "describe": 8}
-_ALLOW: Final = 3
+_PERMISSIONS: Final = {"deny": 2, "allow": 3}
 _ALL_HOSTS: Final = "*"
 _WILDCARD: Final = "*"
 
@@ -54,6 +55,9 @@ async def handle(
         }
     resources: dict[_Resource, list[dict[str, Any]]] = {}
     for acl in context.security.acls_of(peer.principal):
+        if acl.kind not in _RESOURCE_TYPES or acl.operation not in _OPERATIONS:
+            continue
+        permission = _PERMISSIONS[acl.effect]
         resource, operation, principal = (
             resource_of(acl),
             _OPERATIONS[acl.operation],
@@ -64,13 +68,13 @@ async def handle(
             and request.principal_filter in (None, principal)
             and request.host_filter in (None, _ALL_HOSTS)
             and request.operation in (_ANY, operation)
-            and request.permission_type in (_ANY, _ALLOW)
+            and request.permission_type in (_ANY, permission)
         ):
             bindings = {
                 "principal": principal,
                 "host": _ALL_HOSTS,
                 "operation": operation,
-                "permission_type": _ALLOW,
+                "permission_type": permission,
             }
             resources.setdefault(resource, []).append(bindings)
     return {

@@ -71,7 +71,7 @@ class Topics:
         declared: Sequence[tuple[VirtualTopic, EventFormat]] = (),
         compressions: Mapping[str, Compression | None] | None = None,
     ) -> None:
-        self._datastore = datastore
+        self.datastore = datastore
         self._columns = columns
         self._formats = formats
         self._compressions = {"*": None, **(compressions or {})}
@@ -92,7 +92,7 @@ class Topics:
         columns = self._columns()
         with self._changing:
             for column in columns:
-                name = f"{self._datastore}.{column}"
+                name = f"{self.datastore}.{column}"
                 if name not in self._by_name and _LEGAL.fullmatch(name):
                     self._add_with_latest(name, View(column))
 
@@ -101,7 +101,7 @@ class Topics:
         ``@latest`` of it, and in views of it that are declared as typed, in their layouts. Topics
         whose records change with it get another ``content``, so that kept blocks of the old one do
         not count for them."""
-        name, event_format = f"{self._datastore}.{column}", format_in(Layout())
+        name, event_format = f"{self.datastore}.{column}", format_in(Layout())
         with self._changing:
             if self._formats["*"].name == "avro" and name not in self._formats:
                 self._typed[name] = event_format

@@ -20,6 +20,10 @@ _LOOPBACK_NAME: Final = re.compile(
 )
 
 
+ANY_HOST: Final = "cellfeed.any_host"
+"""Key of a request's scope: its credentials were checked, so it may name any host."""
+
+
 class PeerGone(Exception):
     """The peer closed the connection, or was cut off, before its request was whole. There is nobody
     to answer."""
@@ -37,7 +41,7 @@ def refuse_foreign_host(scope: Scope) -> None:
     """Raises InvalidRequest when the Host header is not a loopback name: a web page that points its
     own name here must not read cells."""
     host = header(scope, b"host")
-    if not is_loopback(host):
+    if not is_loopback(host) and not scope.get(ANY_HOST):
         raise InvalidRequest(
             f"Host {ascii(host.decode('latin-1'))[:80]} is not a loopback address; this worker"
             " answers on loopback only"

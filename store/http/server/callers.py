@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final
 
 from cellfeed.store.errors import CellfeedError, InvalidRequest, Unauthenticated
@@ -24,6 +24,7 @@ from cellfeed.store.limits import (
     PEER_WARNINGS_S,
     SECURITY_LOOK_S,
 )
+from cellfeed.store.progress import Watch
 from cellfeed.store.security.authority import Authority
 from cellfeed.store.security.callers import TRUSTED, Caller
 from cellfeed.store.security.limited_warnings import LimitedWarnings
@@ -87,10 +88,14 @@ class Callers:
     async def follow(self) -> None:
         """Puts changed users, tokens and rights in force, also for streams that are open. Runs
         until it is cancelled."""
-        while True:
-            await asyncio.to_thread(self._authority.look)
-            self.recheck()
-            await asyncio.sleep(SECURITY_LOOK_S)
+        with closing(Watch("http-rights", "loop")) as watch:
+            while True:
+                if await asyncio.to_thread(self._authority.look):
+                    watch.moved()
+                else:
+                    watch.waits(self._authority.because)
+                self.recheck()
+                await asyncio.sleep(SECURITY_LOOK_S)
 
     def recheck(self) -> None:
         """Ends the streams whose callers may not read them any more."""

@@ -6,7 +6,6 @@ import itertools
 from typing import Final, NamedTuple
 
 from cellfeed.store.security.rights import Acl
-from cellfeed.store.security.users import OPERATIONS
 
 TOPIC, OTHER_TOPIC, NO_TOPIC = "trips", "trips.BASE", "spirt"
 
@@ -33,9 +32,7 @@ READ_GROUP, DESCRIBE_GROUP, DELETE_GROUP = (
 )
 
 
-RIGHTS: Final = [
-    (kind, operation) for kind, operations in OPERATIONS.items() for operation in operations
-]
+RIGHTS: Final = [READ_TOPIC, DESCRIBE_TOPIC, READ_GROUP, DESCRIBE_GROUP, DELETE_GROUP]
 
 
 class Principal(NamedTuple):
@@ -91,6 +88,37 @@ def _principals() -> list[Principal]:
             all_on("a name that begins alike", "trip", "payer"),
             frozenset(),
         ),
+        *_by_other_kinds(beside),
+    ]
+
+
+def _by_other_kinds(beside: frozenset[str]) -> list[Principal]:
+    """Rights on the datastore, a column and groups as HTTP has them, and denials."""
+
+    def principal(name: str, *held: Right, beside: frozenset[str] = beside) -> Principal:
+        return Principal(name, acls[name], frozenset(held), beside)
+
+    acls = {
+        "reads the datastore": (Acl("reads the datastore", "datastore", TOPIC, "read"),),
+        "puts alone": (Acl("puts alone", "datastore", TOPIC, "put"),),
+        "reads a column": (Acl("reads a column", "column", "BASE", "read"),),
+        "operates a group": (Acl("operates a group", "group", GROUP, "operate"),),
+        "is denied a column": (
+            Acl("is denied a column", "datastore", TOPIC, "read"),
+            Acl("is denied a column", "column", "NOTES", "read", "deny"),
+        ),
+        "is denied the datastore": (
+            Acl("is denied the datastore", "topic", "*", "read"),
+            Acl("is denied the datastore", "datastore", "*", "read", "deny"),
+        ),
+    }
+    return [
+        principal("reads the datastore", READ_TOPIC, DESCRIBE_TOPIC),
+        principal("puts alone", DESCRIBE_TOPIC),
+        principal("reads a column", beside=frozenset((OTHER_TOPIC,))),
+        principal("operates a group", DESCRIBE_GROUP, DELETE_GROUP, beside=frozenset()),
+        principal("is denied a column", DESCRIBE_TOPIC),
+        principal("is denied the datastore", DESCRIBE_TOPIC),
     ]
 
 

@@ -23,7 +23,9 @@ from cellfeed.store.security.rights import Acl
 from tests.support.awaiting import awaited
 from tests.support.gateway_context import Heads
 
-TOPIC = SimpleNamespace(name="trips", latest=False, compression=None)
+TOPIC = SimpleNamespace(
+    name="trips", latest=False, compression=None, view=SimpleNamespace(column=None)
+)
 TOPIC_ID = UUID(int=7)
 RULES = [
     Acl("User:reader", "topic", "trips", "read"),
@@ -41,6 +43,7 @@ class Gateway:
         self.kept_fetches = KeptFetches(cast("Any", self.heads))
         self.newest = SimpleNamespace(reads=None)
         self.unsent = Unsent()
+        self.topics = SimpleNamespace(named={"trips": TOPIC}.get, datastore="trips")
         self.security = Security({}, frozenset(RULES), b"")
 
     async def topics_identified(self, topic_ids: Any) -> list[Any]:

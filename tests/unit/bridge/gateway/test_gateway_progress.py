@@ -17,6 +17,7 @@ from cellfeed.store import progress
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.progress import ProgressLimits, set_limits, unalive, unready
+from cellfeed.store.security import authority
 from cellfeed.store.security.access import Security
 from cellfeed.store.security.users import read_security
 from tests.support.waiting import wait_until
@@ -82,7 +83,7 @@ def test_a_gateway_that_no_longer_follows_rights_is_not_ready(
         return read_security(state)
 
     monkeypatch.setattr(following, "SECURITY_LOOK_S", 0.01)
-    monkeypatch.setattr(following, "read_security", hang_once)
+    monkeypatch.setattr(authority, "read_security", hang_once)
     served(datastore, partial(stands, hang, "gateway-acls"))
 
 

@@ -47,6 +47,7 @@ def known() -> KnownHeads:
         "Any",
         SimpleNamespace(
             named=found.context.topics.named,
+            datastore=TOPIC,
             identified=lambda asked: topic if asked == HIDDEN_ID else None,
             refresh=lambda: None,
             all=lambda: [topic],

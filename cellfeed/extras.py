@@ -22,6 +22,7 @@ EXTRAS: Final[Mapping[str, frozenset[str]]] = {
             "cryptography",
             "fastavro",
             "jinja2",
+            "joserfc",
             "kio",
             "litestar",
             "msgpack",

@@ -3,29 +3,26 @@ TLS, the principals and the limits that workers have."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Final
 
 from cellfeed.bridge.events.registry_http import CONTENT_TYPE
-from cellfeed.store.errors import CellfeedError, InvalidRequest, StorageUnavailable, Unauthenticated
+from cellfeed.store.errors import CellfeedError, Unauthenticated
 from cellfeed.store.http.server.asgi import ANY_HOST, App, Receive, Scope, Send
 from cellfeed.store.http.server.callers import CHALLENGE, Callers
 from cellfeed.store.http.server.credentials import SignedTokens
-from cellfeed.store.http.server.listening import HttpListener, listen
-from cellfeed.store.http.server.serving import HttpServer
+from cellfeed.store.http.server.in_loop import InLoopServer
+from cellfeed.store.http.server.listening import HttpListener
 from cellfeed.store.security.authority import Authority
-from cellfeed.store.security.certificates import Certificates
 
 _OWNER: Final = "the schema registry"
 _LIVE: Final = "/livez"
 _METRICS: Final = "/metrics"
 
 
-class RegistryServer:
+class RegistryServer(InLoopServer):
     """``await start()``, then it serves on ``port`` until ``await stop()``. ``authority`` is looked
-    at by the gateway. Raises ProtectData for a listener beyond loopback without TLS and
-    authentication, InvalidRequest for certificates that cannot be used."""
+    at by the gateway."""
 
     def __init__(
         self,
@@ -35,40 +32,14 @@ class RegistryServer:
         authority: Authority,
         signed: SignedTokens | None = None,
     ) -> None:
-        self._listener = listener
-        self.certificates = Certificates(listener.tls, _OWNER)
         self._callers = Callers(
             datastore, authority, required=listener.needs_credentials, signed=signed
         )
-        self._app = guarded(app, self._callers)
-        self._server: HttpServer | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.port = listener.port
-
-    async def start(self) -> None:
-        """Raises InvalidRequest when the port cannot be bound."""
-        try:
-            sockets = await asyncio.to_thread(listen, self._listener, _OWNER)
-        except StorageUnavailable as error:
-            raise InvalidRequest(f"the schema registry's port cannot be bound: {error}") from error
-        self.port = sockets[0].getsockname()[1]
-        started = asyncio.Event()
-        self._server = HttpServer(
-            self._app, sockets, self.certificates, lifespan=False, on_started=started.set
-        )
-        self._task = asyncio.create_task(self._server.serve())
-        starting = asyncio.ensure_future(started.wait())
-        await asyncio.wait({starting, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        starting.cancel()
-        if self._task.done():
-            self._task.result()
+        super().__init__(guarded(app, self._callers), listener, _OWNER)
 
     async def stop(self) -> None:
         """Waits for the requests that are being answered."""
-        if self._server is not None:
-            self._server.should_exit = True
-        if self._task is not None:
-            await self._task
+        await super().stop()
         self._callers.close()
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from cellfeed.assembly.datastore import Opened
-from cellfeed.bridge.gateway.registry_server import RegistryServer
 from cellfeed.config.checks import check_loopback
 from cellfeed.console.app import console_app
 from cellfeed.status.instance_status import InstanceStatus
 from cellfeed.status.looks import Looks
 from cellfeed.store.http.server.asgi import App
+from cellfeed.store.http.server.in_loop import InLoopServer
+from cellfeed.store.http.server.listening import HttpListener
 from cellfeed.store.http.server.worker import StopSignal
 
 _STOP_LOOK_S: Final = 0.1
@@ -30,7 +31,7 @@ def run_console(
     beyond loopback, InvalidRequest when the port cannot be bound."""
     app = console_app(instance, Looks(read), stop)
     check_loopback("console", host)
-    server = RegistryServer(cast("App", app), host, port)
+    server = InLoopServer(cast("App", app), HttpListener(host, port), "the console")
 
     async def serve() -> None:
         await server.start()

@@ -56,7 +56,7 @@ TASKS = {
     "store/following/heads.py": (
         "follows one wake-up and ends; its error is logged, and the poll reads the heads"
     ),
-    "bridge/gateway/registry_server.py": (
+    "store/http/server/in_loop.py": (
         "the schema registry's server, which ends when it is asked to; start and stop wait for it"
     ),
     "store/http/calls/asynchronous_puts.py": (

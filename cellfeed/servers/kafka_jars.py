@@ -35,9 +35,8 @@ _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies>{dependencies}</dependencies>
 </project>
 """
-_DEPENDENCY: Final = (
-    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
-)
+_PARTS: Final = ("groupId", "artifactId", "version", "classifier")
+"""Of a dependency, as its text has them between colons; most have no classifier."""
 
 
 class JarsUnavailable(Exception):
@@ -56,8 +55,8 @@ def kafka_class_path(version: str = KAFKA_VERSION) -> str:
 
 
 def class_path_of(name: str, jars: Sequence[str]) -> str:
-    """The class path of these jars (``group:artifact:version``) and their dependencies, in a folder
-    of the cache. Raises JarsUnavailable with the reason."""
+    """The class path of these jars (``group:artifact:version``, or with ``:classifier``) and their
+    dependencies, in a folder of the cache. Raises JarsUnavailable with the reason."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise JarsUnavailable(
@@ -80,11 +79,7 @@ def _cache() -> Path:
 def _fetch(wanted: Sequence[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:
         pom = Path(directory) / "pom.xml"
-        pom.write_text(
-            _POM.format(
-                dependencies="".join(_DEPENDENCY.format(*each.split(":")) for each in wanted)
-            )
-        )
+        pom.write_text(_POM.format(dependencies="".join(map(_dependency, wanted))))
         jars = Path(directory) / "jars"
         command = [
             "mvn",
@@ -109,6 +104,11 @@ def _fetch(wanted: Sequence[str], target: Path) -> None:
                 f"Maven did not fetch {wanted[0]} within {_FETCH_TIMEOUT_S} s"
             ) from error
         jars.rename(target)
+
+
+def _dependency(text: str) -> str:
+    parts = zip(_PARTS, text.split(":"), strict=False)
+    return f"<dependency>{''.join(f'<{name}>{part}</{name}>' for name, part in parts)}</dependency>"
 
 
 if __name__ == "__main__":

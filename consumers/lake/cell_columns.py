@@ -76,8 +76,11 @@ class CellColumns:
         self._end_chunk()
         table = pa.Table.from_batches(self._chunks, CELLS)
         days = pc.divide(table["created_at"].cast(pa.int64()), DAY_US)
-        for day in sorted(pc.unique(days).to_pylist()):
-            yield day, table.filter(pc.equal(days, day)).sort_by(_ORDER)
+        found = sorted(pc.unique(days).to_pylist())
+        for day in found:
+            # Most tables have one day: no copy of it then.
+            part = table.filter(pc.equal(days, day)) if len(found) > 1 else table
+            yield day, part.sort_by(_ORDER)
 
     def _end_chunk(self) -> None:
         if not self._ids:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-COMMIT_BYTES: Final = 96 << 20
+COMMIT_BYTES: Final = 48 << 20
 """Memory of all waiting rows, bytes, after which they are committed: the limit of a loader's
 memory, with the client's queue and the libraries below 500 MiB."""
 
-COMMIT_ROWS: Final = 500_000
-"""Waiting rows after which they are committed: a file of a few ten MB."""
+COMMIT_ROWS: Final = 250_000
+"""Waiting rows after which they are committed: a file of some ten MB."""
 
 COMMIT_AGE_S: Final = 5.0
 """How long a row waits for its commit at most, seconds: half of the declared freshness."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from cellfeed.store.background import SupervisedThread
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, Unavailable
 from cellfeed.store.progress import Kind, Watch
+from cellfeed.store.releases import join_fleet
 
 ASK_EVERY_S: Final = 2.0
 """Between two questions to one server, in seconds: several within the shortest sensible limit."""
@@ -32,7 +33,10 @@ needed."""
 
 @contextmanager
 def servers_asked(datastore: Datastore, coordinator: Coordinator) -> Iterator[None]:
-    """Asks both until the end of the context. Each has a thread: one of them may hang."""
+    """Asks both until the end of the context. Each has a thread: one of them may hang. Raises
+    ProtectData, before the process serves, where this release cannot work beside the others."""
+    with suppress(Unavailable):  # such a process waits for its storage
+        join_fleet(datastore.state)
     with (
         _asked(f"the storage of {datastore.name}", "storage", datastore.engine.change_token),
         _asked("the coordination", "coordination", partial(coordinator.members, GROUP)),

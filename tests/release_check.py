@@ -27,7 +27,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="cellfeed-release-") as name:
         place = Path(name)
         if f"## {__version__}" not in (ROOT / "CHANGELOG.md").read_text():
-            sys.exit(f"CHANGELOG.md has no heading for version {__version__}")
+            sys.exit(
+                f"CHANGELOG.md has no heading for version {__version__}: give 'Unreleased' its name"
+            )
         source = place / "source"
         source.mkdir()
         archive = subprocess.run(

@@ -50,7 +50,7 @@ def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
                     done.append(_load(gateway.bootstrap, kind, folder / f"{kind}-{run}", cells))
     for kind, done in loads.items():
         yield Figure(
-            f"lake-load/{kind}",
+            f"lake-load {kind}",
             statistics.median(each["per_s"] for each in done),
             "cells/s",
             beside="pyarrow writes the same rows as Parquet",
@@ -58,7 +58,7 @@ def figures(cells: int = CELLS, runs: int = RUNS) -> Iterator[Figure]:
             limit=at_least(CELLS_PER_S),
         )
         yield Figure(
-            f"lake-load/{kind}/memory",
+            f"lake-load {kind}, memory",
             statistics.median(each["memory_mib"] for each in done),
             "MiB",
             limit=at_most(MEMORY_MIB),

@@ -36,6 +36,7 @@ from benchmarks import (
     index_build,
     index_lag,
     index_query,
+    lake_load,
     load,
     mysql_first_read,
     mysql_put,
@@ -85,6 +86,7 @@ SMALL = {
     "index-build": lambda: index_build.figures(count=500, runs=1, stores=["embedded"]),
     "index-lag": lambda: index_lag.figures(seconds=0.3, warm_up_s=0.0, stores=["embedded"]),
     "index-query": lambda: index_query.figures(count=500, seconds=0.1, stores=["embedded"]),
+    "lake-load": lambda: lake_load.figures(cells=1_000, runs=1),
     "load": lambda: load.figures(rows=400, runs=1),
     "mysql-first-read": lambda: mysql_first_read.figures(cells=1_000),
     "mysql-put": lambda: mysql_put.figures(

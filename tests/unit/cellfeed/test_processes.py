@@ -144,7 +144,7 @@ def test_each_name_runs_with_its_own_part_of_the_configuration(
     run: Callable[[str, str], Started],
 ) -> None:
     gateways = [run(name, "run_gateway").arguments[2] for name in ("g1", "g2")]
-    assert [(each.name, each.registry_port, dict(each.formats)) for each in gateways] == [
+    assert [(each.name, each.registry.port, dict(each.formats)) for each in gateways] == [
         ("g1", 0, {"trips": "json"}),
         ("g2", 8082, {}),
     ]
@@ -166,7 +166,7 @@ def test_a_port_that_was_chosen_before_is_asked_for_again(
 ) -> None:
     directory.say_ready("g1", {"kafka": 4711, "registry": 4712})
     config = run("g1", "run_gateway").arguments[2]
-    assert (config.port, config.registry_port) == (4711, 4712)
+    assert (config.port, config.registry.port) == (4711, 4712)
 
 
 def test_a_loader_reads_from_the_first_gateways_actual_address_by_default(

@@ -7,15 +7,17 @@ from cellfeed.config.model import Config
 from cellfeed.consumers.lake.open_table import Place
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
+from cellfeed.store.secret_references import resolved
 
 
 def lake_place(lake: LakeConfig, directory: RunDir) -> Place:
+    """With the catalog's secrets. Raises InvalidRequest for a reference that leads nowhere."""
     return Place(
         format=lake.format,
         storage=directory.inside(lake.storage),
         namespace=lake.namespace,
         rest_uri=lake.catalog.uri,
-        catalog=lake.catalog.properties,
+        catalog={name: resolved(text) for name, text in lake.catalog.properties.items()},
     )
 
 

@@ -25,7 +25,7 @@ from cellfeed.store.secret_references import has_reference
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):[^@/]*(?=@)")
 """Of a URL such as ``mysql://user:password@host``."""
 
-_SECRET: Final = re.compile(r"password|secret|\.key\.pem|token", re.IGNORECASE)
+_SECRET: Final = re.compile(r"password|secret|credential|\.key\.pem|token", re.IGNORECASE)
 """Part of the name of a Kafka client's setting that is one."""
 
 app = typer.Typer(

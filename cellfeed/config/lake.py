@@ -31,7 +31,7 @@ _OURS: Final = frozenset(
 class LakeCatalogConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """The catalog of Iceberg tables: a SQLite file in the storage folder, or the ``uri`` of a
     server with the REST interface. ``properties``: further ones of pyiceberg (token, credential,
-    warehouse …)."""
+    warehouse …); a secret may stand as ``${env:NAME}`` or ``${file:/path}``."""
 
     type: Literal["sqlite", "rest"] = "sqlite"
     uri: str | None = None

@@ -15,9 +15,13 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import psutil
+
+if TYPE_CHECKING:
+    from cellfeed.store.datastore import Datastore
+    from cellfeed.store.http.calls.access import AccessOptions
 
 START_TIMEOUT_S = 60.0
 """From spawning a process to its first word: imports on a busy machine take seconds, a hang would
@@ -86,14 +90,32 @@ class Process:
 
 class Worker(Process):
     """A worker over the datastore in ``directory``; ``url`` once entered. ``trains``: whether it
-    trains dictionaries, as a configured one does unless told otherwise."""
+    trains dictionaries, as a configured one does unless told otherwise. ``secure``: it listens with
+    TLS and asks for credentials, which ``access`` has for a client."""
 
-    def __init__(self, directory: str | Path, shards: int = 16, *, trains: bool = False) -> None:
-        super().__init__(_serve_http, directory=str(directory), shards=shards, trains=trains)
+    def __init__(
+        self,
+        directory: str | Path,
+        shards: int = 16,
+        *,
+        trains: bool = False,
+        secure: bool = False,
+    ) -> None:
+        super().__init__(
+            _serve_http, directory=str(directory), shards=shards, trains=trains, secure=secure
+        )
+        self._secure = secure
+        self.access: AccessOptions = {}
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.url = f"http://127.0.0.1:{self.told()}"
+        told = self.told()
+        if self._secure:
+            port, token, authority = told
+            self.access = {"token": token, "ssl_ca": authority}
+            self.url = f"https://127.0.0.1:{port}"
+        else:
+            self.url = f"http://127.0.0.1:{told}"
         return self
 
 
@@ -130,7 +152,32 @@ def _serve_http(connection: Connection, stop: Event, settings: dict[str, Any]) -
     ) as datastore:
         if settings["trains"]:
             datastore.train_dictionaries()
-        run_worker(datastore, stop=stop, on_started=connection.send)
+        if settings["secure"]:
+            _serve_secured(datastore, connection, stop, Path(settings["directory"]))
+        else:
+            run_worker(datastore, stop=stop, on_started=connection.send)
+
+
+def _serve_secured(
+    datastore: Datastore, connection: Connection, stop: Event, directory: Path
+) -> None:
+    from cellfeed.store.http.server.listening import HttpListener
+    from cellfeed.store.http.server.worker import run_worker
+    from cellfeed.store.security.certificates import TlsFiles
+    from cellfeed.store.security.rights import Acl
+    from cellfeed.store.security.tokens import create_token
+    from cellfeed.store.security.users import allow
+    from tests.support.certificates import make_certificates
+
+    files = make_certificates(directory / "tls")
+    allow(datastore.state, Acl("writer", "datastore", datastore.name, "put"))
+    token = create_token(datastore.state, "writer", None)
+    run_worker(
+        datastore,
+        stop=stop,
+        on_started=lambda port: connection.send((port, token, files.ca)),
+        listener=HttpListener(tls=TlsFiles(files.certificate, files.key), authentication=True),
+    )
 
 
 def _serve_kafka(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from cellfeed.bridge.gateway.security.listeners import Listener
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.store.http.server.credentials import SignedTokens
 from cellfeed.store.http.server.listening import HttpListener
+from cellfeed.store.security.audit import AuditLog
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class GatewayConfig:
     that does not give a sign of life for ``session_timeout_s`` are coordinated by others.
     ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make.
     ``registry``: the listener of the schema registry, instead of ``host`` and ``registry_port``.
-    ``signed`` verifies tokens of identity providers there."""
+    ``signed`` verifies tokens of identity providers there, and ``audit`` gets a line of each of its
+    requests."""
 
     host: str = "127.0.0.1"
     port: int = 9092
@@ -45,3 +47,4 @@ class GatewayConfig:
     block_files_bytes_max: int = 0
     registry: HttpListener | None = None
     signed: SignedTokens | None = None
+    audit: AuditLog | None = None

@@ -4,15 +4,17 @@ TLS, the principals and the limits that workers have."""
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 from cellfeed.bridge.events.registry_http import CONTENT_TYPE
 from cellfeed.store.errors import CellfeedError, Unauthenticated
 from cellfeed.store.http.server.asgi import ANY_HOST, App, Receive, Scope, Send
-from cellfeed.store.http.server.callers import CHALLENGE, Callers
+from cellfeed.store.http.server.audited import answered
+from cellfeed.store.http.server.callers import CALLER, CHALLENGE, Callers
 from cellfeed.store.http.server.credentials import SignedTokens
 from cellfeed.store.http.server.in_loop import InLoopServer
 from cellfeed.store.http.server.listening import HttpListener
+from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.authority import Authority
 
 _OWNER: Final = "the schema registry"
@@ -31,11 +33,12 @@ class RegistryServer(InLoopServer):
         datastore: str,
         authority: Authority,
         signed: SignedTokens | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self._callers = Callers(
             datastore, authority, required=listener.needs_credentials, signed=signed
         )
-        super().__init__(guarded(app, self._callers), listener, _OWNER)
+        super().__init__(guarded(app, self._callers, audit), listener, _OWNER)
 
     async def stop(self) -> None:
         """Waits for the requests that are being answered."""
@@ -43,7 +46,7 @@ class RegistryServer(InLoopServer):
         self._callers.close()
 
 
-def guarded(app: App, callers: Callers) -> App:
+def guarded(app: App, callers: Callers, audit: AuditLog | None = None) -> App:
     """The app for principals with a right to the datastore; its metrics for operators.
     ``/livez`` is open."""
 
@@ -53,17 +56,28 @@ def guarded(app: App, callers: Callers) -> App:
         if scope["path"] == _LIVE:
             return await _send(send, 200, b"live", b"text/plain")
         try:
-            caller = await callers.of(scope)
+            caller = scope[CALLER] = await callers.of(scope)
             if scope["path"] == _METRICS:
                 caller.check_datastore("operate")
             else:
                 caller.check_some()
         except CellfeedError as error:
             status = error.http_status
+            answered(audit, scope, "registry", status)
             content = json.dumps({"error_code": status, "message": str(error)}).encode()
             return await _send(send, status, content, CONTENT_TYPE)
         scope[ANY_HOST] = callers.required
-        return await app(scope, receive, send)
+        status = 0
+
+        async def seen(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            return await app(scope, receive, seen)
+        finally:
+            answered(audit, scope, "registry", status)
 
     return answer
 

@@ -119,7 +119,9 @@ class Gateway:
         figures = GatewayMetrics(lambda: self.connections, self._groups, blocks, self._block_files)
         app = with_metrics(registry_app(registry), figures)
         where = config.registry or HttpListener(config.host, config.registry_port)
-        self._registry = RegistryServer(app, where, self._datastore.name, authority, config.signed)
+        self._registry = RegistryServer(
+            app, where, self._datastore.name, authority, config.signed, config.audit
+        )
         await self._registry.start()
         self.registry_port = self._registry.port
         await self._join_cluster(typed.parks)

@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened, opened_to
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.security.access import User
@@ -72,7 +72,7 @@ def add_user(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> Non
     """Add a user. The password comes from the variable CELLFEED_PASSWORD, from a prompt, or as the
     first line of the standard input."""
     password = _password()
-    with opened(run_dir) as instance:
+    with opened_to("add user", name, run_dir) as instance:
         put_user(instance.datastore.state, name, password, is_new=True)
     console.print(
         f"user {name} is added, with the rights that ACLs give: cellfeed acls allow {name} read"
@@ -84,7 +84,7 @@ def add_user(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> Non
 def change_password(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
     """Give a user another password, read as by add. Connections that are open stay."""
     password = _password()
-    with opened(run_dir) as instance:
+    with opened_to("change password", name, run_dir) as instance:
         put_user(instance.datastore.state, name, password, is_new=False)
     console.print(f"user {name} has another password")
 
@@ -93,7 +93,7 @@ def change_password(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR)
 def remove(name: NameArgument, run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
     """Remove a user with the user's ACLs. Connections that are open may do nothing from then on.
     Removing the last user opens nothing: see cellfeed acls open."""
-    with opened(run_dir) as instance:
+    with opened_to("remove user", name, run_dir) as instance:
         acls = remove_user(instance.datastore.state, name)
     console.print(f"user {name} and {acls} ACLs are removed")
 
@@ -124,7 +124,8 @@ def allow_acl(
 ) -> None:
     """Allow a user something: allow billing read topic 'trips*'. In force a second later, on open
     connections as well."""
-    with opened(run_dir) as instance:
+    act = f"{principal} {operation} {kind} {pattern}"
+    with opened_to("allow", act, run_dir) as instance:
         allow(instance.datastore.state, Acl(principal, kind, pattern, operation))
     console.print(f"{principal} may {operation} {kind} {pattern}")
 
@@ -139,7 +140,8 @@ def deny_acl(
 ) -> None:
     """Deny a user something that another ACL allows: deny billing read column 'secret*'. A denial
     overrules every allowance. In force a second later."""
-    with opened(run_dir) as instance:
+    act = f"{principal} {operation} {kind} {pattern}"
+    with opened_to("deny", act, run_dir) as instance:
         allow(instance.datastore.state, Acl(principal, kind, pattern, operation, "deny"))
     console.print(f"{principal} may not {operation} {kind} {pattern}")
 
@@ -157,7 +159,8 @@ def remove_one_acl(
 ) -> None:
     """Remove ACLs, named in the words that added them."""
     effect: Effect = "deny" if denial else "allow"
-    with opened(run_dir) as instance:
+    act = f"{principal} {effect} {operation} {kind} {pattern}"
+    with opened_to("remove ACL", act, run_dir) as instance:
         remove_acl(instance.datastore.state, Acl(principal, kind, pattern, operation, effect))
     what = "is no longer denied to" if denial else "may no longer"
     console.print(f"{principal} {what} {operation} {kind} {pattern}")
@@ -166,7 +169,7 @@ def remove_one_acl(
 @acls_app.command("open")
 def open_to_everybody(run_dir: RunDirOption = DEFAULT_RUN_DIR) -> None:
     """Allow everything to everybody again, when no user, token or ACL is left."""
-    with opened(run_dir) as instance:
+    with opened_to("open access", "everything", run_dir) as instance:
         open_access(instance.datastore.state)
     console.print("everybody may read every topic, and commit for every group")
 

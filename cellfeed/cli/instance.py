@@ -103,6 +103,17 @@ def config_of(run_dir: Path, file: Path | None) -> Config:
 
 
 @contextmanager
+def opened_to(did: str, to: str, run_dir: Path) -> Iterator[Opened]:
+    """As :func:`opened`, for an act that gives or takes rights: the audit log has it before. Raises
+    StorageUnavailable where the log cannot be written."""
+    from cellfeed.assembly.audit_logs import audit_command  # start-up: most verbs open no store
+
+    audit_command(config_of(run_dir, None), run_dir, did, to)
+    with opened(run_dir) as instance:
+        yield instance
+
+
+@contextmanager
 def opened(run_dir: Path, file: Path | None = None) -> Iterator[Opened]:
     """Opens the instance of a run directory or of a configuration. Raises NotFound,
     StorageUnavailable."""

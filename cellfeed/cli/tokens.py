@@ -8,11 +8,11 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened
+from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, opened, opened_to
 from cellfeed.cli.output import JsonOption, console, print_json
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.security.access import AccessToken
-from cellfeed.store.security.tokens import create_token, list_tokens, revoke_token
+from cellfeed.store.security.tokens import create_token, list_tokens, revoke_token, without_secrets
 
 _DAY_S: Final = 86_400
 
@@ -40,7 +40,7 @@ def create(
     token closes access as the first user does: an ACL must allow each action."""
     if not days > 0:
         raise InvalidRequest(f"--days {days:g} must be above 0")
-    with opened(run_dir) as instance:
+    with opened_to("create token", principal, run_dir) as instance:
         token = create_token(
             instance.datastore.state, principal, None if never_expires else days * _DAY_S
         )
@@ -74,7 +74,7 @@ def revoke(
     run_dir: RunDirOption = DEFAULT_RUN_DIR,
 ) -> None:
     """End a token: within a second no worker takes it, and streams that it opened end."""
-    with opened(run_dir) as instance:
+    with opened_to("revoke token", without_secrets(token_id), run_dir) as instance:
         revoke_token(instance.datastore.state, token_id)
     console.print("the token is revoked")
 

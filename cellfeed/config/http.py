@@ -36,6 +36,13 @@ class RegistryConfig(Struct, forbid_unknown_fields=True, frozen=True):
     authentication: bool | None = None
 
 
+class AuditConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """The audit log: a file of JSON lines for each worker and gateway, and one for commands, in
+    ``directory``; a relative one lies in the run directory."""
+
+    directory: str = "audit"
+
+
 class IssuerConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """An identity provider whose signed tokens (JWT) HTTP listeners take. ``issuer`` and
     ``audience`` are compared with ``iss`` and ``aud``. ``keys``: its JWKS, a file or an ``https``

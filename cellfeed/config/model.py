@@ -19,7 +19,7 @@ from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.typed.declaration import ColumnSchema
 from cellfeed.config.gateway import GatewayProcessConfig, Port
-from cellfeed.config.http import IssuerConfig, TlsConfig
+from cellfeed.config.http import AuditConfig, IssuerConfig, TlsConfig
 from cellfeed.config.lake import LakeConfig
 from cellfeed.config.servers import ProcessName, ServerConfig
 from cellfeed.store.backups.due import Policy
@@ -220,6 +220,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     """None (``null``): the workers look for no damage by themselves."""
     issuers: list[IssuerConfig] = []
     """Identity providers whose signed tokens the HTTP listeners take."""
+    audit: AuditConfig | None = None
+    """None: no audit log is kept."""
     coordination: str = IN_STORE
     """Where groups meet and offsets are kept: ``store``, or
     ``zookeeper://[user:password@]host:port,host:port/chroot``."""

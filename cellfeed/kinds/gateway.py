@@ -19,6 +19,7 @@ def names(config: Config) -> list[str]:
 @process_kind("gateway", 20, names)
 def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
+    from cellfeed.assembly.audit_logs import audit_log
     from cellfeed.assembly.column_schemas import register_schemas
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.issuers import issued_tokens
@@ -27,7 +28,10 @@ def run(process: Process) -> None:
 
     directory, config, name, stop = process[:4]
     gateway = next(each for each in config.gateways if each.name == name)
-    settings = replace(_settings(directory, config, gateway), signed=issued_tokens(config))
+    audit = audit_log(config, directory.path, name)
+    settings = replace(
+        _settings(directory, config, gateway), signed=issued_tokens(config), audit=audit
+    )
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
         servers_asked(datastore, coordinator),

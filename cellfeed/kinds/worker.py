@@ -19,6 +19,7 @@ def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
     from prometheus_client.registry import Collector
 
+    from cellfeed.assembly.audit_logs import audit_log
     from cellfeed.assembly.background import (
         beside,
         erasures_ended,
@@ -68,7 +69,16 @@ def run(process: Process) -> None:
         datastore.indexes.settled.handled_to = handled_to(datastore, coordinator)
         listener = http_listener(worker.host, port, worker.tls, worker.authentication)
         certificates = Certificates(listener.tls, worker.name)
-        signal.signal(signal.SIGHUP, lambda *_: certificates.refresh())
+        audit = audit_log(config, directory.path, name)
+        if audit is not None:
+            background.callback(audit.close)
+
+        def look_again(*_: object) -> None:
+            certificates.refresh()
+            if audit is not None:
+                audit.reopen_soon()
+
+        signal.signal(signal.SIGHUP, look_again)
         run_worker(
             datastore,
             stop=stop,
@@ -77,4 +87,5 @@ def run(process: Process) -> None:
             listener=listener,
             certificates=certificates,
             signed=issued_tokens(config),
+            audit=audit,
         )

@@ -72,6 +72,9 @@ class Issuer:
     async def key_set(self, kid: str | None) -> KeySet:
         """The keys, read again where that may find one of this id. Raises AuthenticationFailed
         where there are none."""
+        is_fresh = time.monotonic() - self._read_at_s < KEYS_KEPT_S
+        if is_fresh and self._known is not None and (kid is None or _has(self._known, kid)):
+            return self._known  # nobody waits for keys that a stranger asks for
         async with self._lock:
             now_s = time.monotonic()
             is_old = now_s - self._read_at_s > KEYS_KEPT_S

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.http.server.listening import HttpListener
+from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.certificates import TlsFiles
 from cellfeed.store.security.rights import Acl
 from cellfeed.store.security.tokens import create_token
@@ -38,12 +40,15 @@ class SecuredWorker(NamedTuple):
 
 
 @contextlib.contextmanager
-def secured_worker(directory: Path, **settings: Any) -> Iterator[SecuredWorker]:
+def secured_worker(
+    directory: Path, audit: AuditLog | None = None, **settings: Any
+) -> Iterator[SecuredWorker]:
     """``settings``: more of :class:`TlsFiles`."""
+    listener = partial(HttpListener, authentication=True)
     files = make_certificates(directory / "tls")
     tls = TlsFiles(files.certificate, files.key, **settings)
     with (
         Datastore.open_embedded(directory / "store", shards=4) as datastore,
-        worker_thread(datastore, listener=HttpListener(tls=tls, authentication=True)) as url,
+        worker_thread(datastore, listener=listener(tls=tls), audit=audit) as url,
     ):
         yield SecuredWorker(datastore, url.replace("http:", "https:"), files)

@@ -34,6 +34,7 @@ from cellfeed.store.http.server.asgi import (
     header,
     refuse_foreign_host,
 )
+from cellfeed.store.http.server.audited import answered
 from cellfeed.store.http.server.bodies import BODIES
 from cellfeed.store.http.server.callers import CALLER, CHALLENGE, Callers
 from cellfeed.store.http.server.direct import DirectRequests, Handler
@@ -49,6 +50,7 @@ from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS
 from cellfeed.store.http.server.reads import READ_GUARDS, READ_ROUTES
 from cellfeed.store.http.server.responses import as_put_error, send_content, send_error
 from cellfeed.store.http.server.wait import WAIT_THREADS, wait
+from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.authority import Authority
 
 LIVE_PATH: Final = "/livez"
@@ -69,14 +71,17 @@ _log: Final = logging.getLogger("cellfeed.worker")
 class WorkerApp:
     """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after the
     cells that they have read. ``collectors``: more for its metrics. ``callers``: the rights of
-    senders; without them everybody may do everything."""
+    senders; without them everybody may do everything. ``audit`` gets a line of
+    each request."""
 
     def __init__(
         self,
         datastore: Datastore,
         collectors: Sequence[Collector] = (),
         callers: Callers | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
+        self._audit = audit
         self.callers = callers or Callers(
             datastore.name, Authority(datastore.state), required=False
         )
@@ -110,7 +115,7 @@ class WorkerApp:
             return None
 
         self.direct = DirectRequests(
-            direct, self._history, self.metrics, REQUESTS_MAX, self.callers
+            direct, self._history, self.metrics, REQUESTS_MAX, self.callers, audit
         )
         self._litestar = Litestar(
             [*READ_ROUTES, wait, *OPERATION_ROUTES],
@@ -130,6 +135,7 @@ class WorkerApp:
                     "wait_looks": self._wait_looks,
                     "closing": self.closing,
                     "callers": self.callers,
+                    "audit": audit,
                 }
             ),
             logging_config=None,
@@ -209,6 +215,7 @@ class WorkerApp:
         finally:
             self.metrics.in_flight -= 1
             self.metrics.answered(route, status)
+            answered(self._audit, scope, route, status)
 
     def _bare(self, path: str) -> tuple[str, App] | None:
         """The route of a POST that is answered without Litestar, and its name in the metrics."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import Final, Protocol
 
-from cellfeed.store.errors import Unauthenticated
+from cellfeed.store.errors import Overloaded, Unauthenticated
 from cellfeed.store.limits import AUTHENTICATION_FAILED_DELAY_S, AUTHENTICATION_THREADS
 from cellfeed.store.security.authority import Authority
 from cellfeed.store.security.callers import TRUSTED, Caller
@@ -23,6 +23,10 @@ from cellfeed.store.security.tokens import PREFIX, token_of
 _KEPT_S: Final = 60.0
 _KEPT_MAX: Final = 1_000
 """How long, and how many, checked passwords and signatures are remembered."""
+
+CHECKS_MAX: Final = 100
+"""Passwords that are being checked, or wait for it, at a time: half a second of work. So guesses
+never take the places of requests."""
 
 _CREDENTIALS_BYTES_MAX: Final = 16 << 10
 _CREDENTIAL: Final = "SCRAM-SHA-512"
@@ -57,6 +61,7 @@ class Credentials:
             AUTHENTICATION_THREADS, thread_name_prefix="http-passwords"
         )
         self._kept: dict[bytes, tuple[float, Caller]] = {}
+        self._checking = 0
 
     def close(self) -> None:
         self._passwords.shutdown(wait=False, cancel_futures=True)
@@ -132,6 +137,15 @@ class Credentials:
             if not hmac.compare_digest(user.encode(), caller.principal.encode()):
                 raise AuthenticationFailed("the token is another principal's")
             return caller
+        if self._checking >= CHECKS_MAX:
+            raise Overloaded("many passwords are being checked: try again shortly, or use a token")
+        self._checking += 1
+        try:
+            return await self._of_user(user, password)
+        finally:
+            self._checking -= 1
+
+    async def _of_user(self, user: str, password: str) -> Caller:
         credential = self._authority.security.credential(_CREDENTIAL, user)
         fits = await asyncio.get_running_loop().run_in_executor(
             self._passwords, is_password, _CREDENTIAL, credential, password

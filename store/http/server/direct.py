@@ -27,7 +27,8 @@ from cellfeed.store.http.messages import HISTORY, JSON, REQUEST_NUMBER
 from cellfeed.store.http.server.callers import Callers
 from cellfeed.store.http.server.metrics import WorkerMetrics
 from cellfeed.store.http.server.responses import encoded
-from cellfeed.store.http.server.usual_requests import UsualHeads
+from cellfeed.store.http.server.usual_requests import UsualHeads, UsualRequest
+from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.callers import Caller
 
 _JSON: Final = JSON.encode()
@@ -66,7 +67,9 @@ class DirectRequests:
         metrics: WorkerMetrics,
         in_flight_max: int,
         callers: Callers,
+        audit: AuditLog | None = None,
     ) -> None:
+        self._audit = audit
         self._find = find
         self._callers = callers
         self._history = history
@@ -96,12 +99,25 @@ class DirectRequests:
                 status, content = content.http_status, encoded(content, msgpack=False)
             self._metrics.in_flight -= 1
             self._metrics.answered(route, status)
+            self._audited(route, status, request)
             connection.answered(self._whole(status, content, request.number, connection.ends))
 
         if not handler(request.content, respond, request.caller):
             return False
         self._metrics.in_flight += 1
         return True
+
+    def _audited(self, route: str, status: int, request: UsualRequest) -> None:
+        if self._audit is None:
+            return
+        caller, result = request.caller, str(status)
+        if route == "put_one":
+            self._audit.count(caller.principal, "put", result, 1)
+        else:
+            path, number = request.path.decode(), request.number.decode()
+            self._audit.record(
+                caller.principal, "POST", path, how=caller.how, request=number, result=result
+            )
 
     def _whole(self, status: int, content: bytes, number: bytes, ends: bool) -> bytes:
         return b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b%b%b\r\n%b" % (

@@ -17,6 +17,7 @@ from litestar.response import Response
 from cellfeed.store.errors import CellfeedError, InvalidRequest, MethodNotAllowed, UnknownRoute
 from cellfeed.store.http.server.asgi import PeerGone, Scope
 from cellfeed.store.http.server.handlers import NegotiatedResponse, plain_scope
+from cellfeed.store.security.tokens import without_secrets
 
 _log: Final = logging.getLogger("cellfeed.worker")
 
@@ -33,7 +34,7 @@ def answer_error(request: Request[Any, Any, Any], problem: Exception) -> Respons
 def as_error(problem: Exception, scope: Scope) -> CellfeedError:
     if isinstance(problem, CellfeedError):
         return problem
-    path = ascii(scope["path"])[:200]
+    path = without_secrets(ascii(scope["path"])[:200])
     if isinstance(problem, ValidationException):
         reasons = [
             f"{item.get('key')}: {item.get('message')}"

@@ -21,6 +21,8 @@ from cellfeed.store.http.server.documents import Message, message_from
 from cellfeed.store.http.server.read_pool import ReadPool
 from cellfeed.store.http.server.responses import encoded, media_type_of, wants_msgpack
 from cellfeed.store.limits import COLUMN_NAME_BYTES_MAX, HTTP_BODY_BYTES_MAX, SCAN_CELLS_MAX
+from cellfeed.store.security.audit import AuditLog
+from cellfeed.store.security.tokens import without_secrets
 
 RowKey = Annotated[str, Parameter(description="A UUID as text.")]
 
@@ -57,6 +59,7 @@ class ReadState(State):
 
     datastore: Datastore
     reads: ReadPool
+    audit: AuditLog | None
 
 
 class NegotiatedResponse(Response[Any]):
@@ -77,7 +80,7 @@ def known_datastore(state: ReadState, name: str) -> Datastore:
     """The worker's datastore, when that is the one asked for. Raises UnknownDatastore."""
     if name != state.datastore.name:
         raise UnknownDatastore(
-            f"datastore {ascii(name)[:80]} is not served here; this worker serves"
+            f"datastore {without_secrets(ascii(name)[:80])} is not served here; this worker serves"
             f" {state.datastore.name!r}"
         )
     return state.datastore

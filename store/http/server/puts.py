@@ -27,6 +27,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, Overloaded
 from cellfeed.store.http.messages import JSON, MSGPACK, NDJSON
 from cellfeed.store.http.server.asgi import Receive, Scope, Send
+from cellfeed.store.http.server.audited import CELLS
 from cellfeed.store.http.server.bodies import read_body
 from cellfeed.store.http.server.callers import Callers, caller_of
 from cellfeed.store.http.server.commits import LoopCommits
@@ -72,6 +73,7 @@ class PutRoutes:
         media_type = media_type_of(scope)
         cell = put_from(await read_body(scope, receive, HTTP_BODY_BYTES_MAX), media_type)
         caller_of(scope).check_columns("put", (cell.column_name,))
+        scope[CELLS] = 1
         [result] = await self._written([cell])
         self._metrics.put((result,), time.perf_counter() - started)
         await send_message(send, scope, result.or_raise())
@@ -113,6 +115,7 @@ class PutRoutes:
         items = puts_from(content, media_type, self._datastore.shards)
         del content  # the bodies stay; the text they came in need not
         caller_of(scope).check_columns("put", columns_of(items))
+        scope[CELLS] = len(items)
         written = iter(await self._written([item for item in items if isinstance(item, NewCell)]))
         results = [next(written) if isinstance(item, NewCell) else item for item in items]
         self._metrics.put(results, time.perf_counter() - started)

@@ -24,6 +24,7 @@ from cellfeed.store.http.messages import (
     RowsMessage,
     cell_message,
 )
+from cellfeed.store.http.server.audited import address_of, number_of
 from cellfeed.store.http.server.callers import caller_of
 from cellfeed.store.http.server.handlers import (
     Column,
@@ -176,10 +177,19 @@ async def get_rows(
     status_code=200,
     opt={"right": erase, "query": ()},
 )
-async def erase_row(state: ReadState, datastore: Name, row_key: RowKey) -> ErasedRowMessage:
+async def erase_row(
+    state: ReadState, datastore: Name, row_key: RowKey, request: Request[Any, Any, Any]
+) -> ErasedRowMessage:
     """The bodies of all its cells are taken away for good. It may be repeated; 504
     ``outcome_unknown``: a worker completes the erasure, or repeat it."""
     store, key = known_datastore(state, datastore), UUID(bytes=check_row_key(row_key))
+    if state.audit is not None:
+        scope = plain_scope(request)
+        caller, about = (
+            caller_of(scope),
+            {"request": number_of(scope), "address": address_of(scope)},
+        )
+        state.audit.before(caller.principal, "erase", str(key), how=caller.how, **about)
     try:
         erased = await state.reads.run(store.erase_row, key)
     except StorageUnavailable as error:  # of the pool's deadline, too

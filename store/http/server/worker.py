@@ -18,6 +18,7 @@ from cellfeed.store.http.server.credentials import SignedTokens
 from cellfeed.store.http.server.listening import HttpListener, listen
 from cellfeed.store.http.server.serving import HttpServer
 from cellfeed.store.progress import Watch
+from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.authority import Authority
 from cellfeed.store.security.certificates import Certificates
 
@@ -41,6 +42,7 @@ def run_worker(
     listener: HttpListener | None = None,
     certificates: Certificates | None = None,
     signed: SignedTokens | None = None,
+    audit: AuditLog | None = None,
 ) -> None:
     """Serves ``datastore`` until ``stop`` is set (looked at every 0.1 s); requests under way are
     answered first. Does not close the datastore.
@@ -49,15 +51,15 @@ def run_worker(
     connections are taken. Signals are left to the caller. ``collectors`` add to ``/metrics``.
     ``listener``: instead of ``host`` and ``port``, one with TLS and authentication;
     ``certificates``: its, where the caller has them read again. ``signed`` verifies tokens of
-    identity providers. Raises ProtectData for a listener beyond loopback without both,
-    StorageUnavailable when the port cannot be had.
+    identity providers; ``audit`` gets a line of each request. Raises ProtectData for a listener
+    beyond loopback without both, StorageUnavailable when the port cannot be had.
     """
     where = listener or HttpListener(host, port)
     sockets = listen(where, OWNER)
     authority = Authority(datastore.state)
     authority.look()  # a request that comes at once finds the users; without storage, nobody
     callers = Callers(datastore.name, authority, required=where.needs_credentials, signed=signed)
-    app = WorkerApp(datastore, collectors, callers)
+    app = WorkerApp(datastore, collectors, callers, audit)
 
     def started() -> None:
         collect_seldom()

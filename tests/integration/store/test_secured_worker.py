@@ -6,6 +6,7 @@ import asyncio
 import base64
 import http.client
 import json
+import shutil
 import socket
 import ssl
 import threading
@@ -25,9 +26,11 @@ from cellfeed.store.errors import (
     StorageUnavailable,
     Unauthenticated,
 )
+from cellfeed.store.http.server import credentials
 from cellfeed.store.security.rights import Acl
 from cellfeed.store.security.tokens import revoke_token
 from cellfeed.store.security.users import allow, put_user, remove_acl
+from tests.support.certificates import make_certificates
 from tests.support.secured_worker import SecuredWorker, secured_worker
 from tests.support.waiting import wait_until
 
@@ -192,6 +195,41 @@ def test_a_user_comes_in_by_password_or_by_a_token_in_its_place(
     assert status("alice", "another") == 200
 
 
+def test_guesses_of_passwords_take_no_places_of_requests(
+    worker: SecuredWorker, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "CHECKS_MAX", 0)
+    value = base64.b64encode(b"mallory:guess").decode()
+    headers = {"authorization": f"Basic {value}"}
+    assert ask(worker, "GET", "/v1/trips/shards", headers=headers)[0] == 429
+    headers = {"authorization": f"Bearer {token}"}
+    assert ask(worker, "GET", "/v1/trips/shards", headers=headers)[0] == 200
+
+
+def test_certificates_that_do_not_fit_leave_those_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with secured_worker(tmp_path) as worker:
+        made = worker.token("reader", ("read", "datastore", "trips"))
+        known(worker, made)
+        Path(worker.files.certificate).write_text("no certificate")
+        wait_until(lambda: "those in use stay" in caplog.text, "the change was seen")
+        with Client(worker.url, "trips", **worker.client(made)) as client:
+            client.heads()
+        other = make_certificates(tmp_path / "other")
+        shutil.copy(other.key, worker.files.key)
+        shutil.copy(other.certificate, worker.files.certificate)
+
+        def changed() -> bool:
+            try:
+                with Client(worker.url, "trips", timeout_s=1, token=made, ssl_ca=other.ca) as one:
+                    return one.heads() is not None
+            except StorageUnavailable:
+                return False
+
+        wait_until(changed, "new connections have the new certificate")
+
+
 def test_a_revoked_token_ends_an_open_follower_and_a_stream_of_puts(
     worker: SecuredWorker,
 ) -> None:
@@ -235,12 +273,12 @@ def test_a_right_that_is_taken_away_ends_a_follower(worker: SecuredWorker) -> No
     known(worker, made)
     with Client(worker.url, "trips", **worker.client(made)) as client:
         follower = client.follow(column="BASE")
-        allow(worker.datastore.state, Acl("*", "column", "BAS*", "read", "deny"))
+        allow(worker.datastore.state, Acl("watcher", "column", "BAS*", "read", "deny"))
         try:
             with pytest.raises(Forbidden, match="read column 'BASE'"):
                 next(follower)
         finally:
-            remove_acl(worker.datastore.state, Acl("*", "column", "BAS*", "read", "deny"))
+            remove_acl(worker.datastore.state, Acl("watcher", "column", "BAS*", "read", "deny"))
 
 
 def test_a_client_without_the_authority_or_with_plain_http_gets_no_answer(

@@ -40,6 +40,7 @@ def known() -> KnownHeads:
         controller_id=4,
         leaders=[4, 5],
     )
+    cluster.gateways = cluster
     found.context.cluster = cast("Any", cluster)
     topic = found.context.topics.named(TOPIC)
     assert topic is not None

@@ -47,6 +47,9 @@ OTHERS: Final = {
     "bridge/export/unit_producer.py:UnitProducer.commit": (
         "a Kafka transaction: failpoints export.before_commit and export.after_commit"
     ),
+    "consumers/lake/commits.py:Commits.commit": (
+        "a commit of a lake table: failpoints lake.iceberg.* and lake.delta.* around the catalog's"
+    ),
     "cellfeed/testing/zookeeper_tree.py:ZooKeeperTree.commit": (
         "the server in memory, called by its connections alone"
     ),
@@ -64,9 +67,10 @@ RECEIVERS: Final = {
     "_tree",
     "_consumer",
     "producer",
+    "_commits",
 }
-"""Whom code asks to commit: state tables, ZooKeeper's clients, the guard of a MySQL server, and
-Kafka's clients."""
+"""Receivers that code asks to commit: state tables, ZooKeeper's clients, the guard of a MySQL
+server, Kafka's clients, and the commits of a lake table."""
 
 SQL_OF_ROLES: Final = (
     "GET_LOCK(",

@@ -29,6 +29,9 @@ _SHARD: Final = (
     "tests/integration/cli/test_cli_shard.py::"
     "test_the_commands_of_the_guide_add_a_cluster_fill_it_and_drain_the_other"
 )
+_DOCTOR: Final = (
+    "tests/integration/cli/test_doctor.py::test_an_instance_that_is_well_has_no_problem"
+)
 _RECIPES: Final = "tests/ecosystem/test_recipes.py::"
 _CLUSTERS: Final = (
     _OPERATORS + "test_clusters_are_restored_their_nodes_replaced_and_their_schema_upgraded"
@@ -93,6 +96,11 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
         "cellfeed shard": _SHARD,
         "cellfeed rebalance": _SHARD,
     },
+    "docs/operate/watch.md": {"cellfeed doctor": _DOCTOR},
+    "docs/operate/doctor.md": {"cellfeed doctor": _DOCTOR},
+    "docs/deploy/probes.md": {
+        "curl -s localhost:8090/readyz": "tests/integration/deploy/test_readiness.py::test_every_kind_is_ready_on_a_port_of_its_own"
+    },
     "docs/operate/back-up.md": {"cellfeed backup": _RESTORED},
     "docs/operate/restore.md": {
         "cellfeed restore /srv/backups --into /srv/cellfeed --config /srv/clusters.yaml": _CLUSTERS,
@@ -132,6 +140,11 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
         "$ make model": "minutes of CPU; tests/unit/store/clusters has the model's own tests",
         "$ .venv/bin/python -m docs.inside.cluster_model": "likewise",
     },
+    "docs/deploy/docker.md": {
+        "docker": "needs a Docker engine; tests/integration/deploy reads the files"
+    },
+    "docs/deploy/kubernetes.md": {"": "needs a cluster; tests/ecosystem/test_deploy.py renders it"},
+    "docs/deploy/systemd.md": {"": "changes the host; tests/integration/deploy checks the units"},
     "docs/clusters.md": {"cellfeed": _MANY_SERVERS},
     "docs/exports.md": {
         "cellfeed": "needs a Kafka cluster; the verbs run in"

@@ -99,7 +99,8 @@ ELSEWHERE: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/operate/watch.md": {"cellfeed doctor": _DOCTOR},
     "docs/operate/doctor.md": {"cellfeed doctor": _DOCTOR},
     "docs/deploy/probes.md": {
-        "curl -s localhost:8090/readyz": "tests/integration/deploy/test_readiness.py::test_every_kind_is_ready_on_a_port_of_its_own"
+        "curl -s localhost:8090/readyz": "tests/integration/deploy/test_readiness.py::"
+        "test_every_kind_is_ready_on_a_port_of_its_own"
     },
     "docs/operate/back-up.md": {"cellfeed backup": _RESTORED},
     "docs/operate/restore.md": {
@@ -141,8 +142,9 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
         "$ .venv/bin/python -m docs.inside.cluster_model": "likewise",
     },
     "docs/deploy/docker.md": {
-        "docker": "needs a Docker engine; tests/integration/deploy reads the files"
+        "": "needs a Docker engine; tests/integration/deploy reads the files"
     },
+    "docs/deploy/probes.md": {"# {": "the answer to the line before"},
     "docs/deploy/kubernetes.md": {"": "needs a cluster; tests/ecosystem/test_deploy.py renders it"},
     "docs/deploy/systemd.md": {"": "changes the host; tests/integration/deploy checks the units"},
     "docs/clusters.md": {"cellfeed": _MANY_SERVERS},

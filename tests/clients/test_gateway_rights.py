@@ -280,6 +280,13 @@ def test_only_without_users_and_without_acls_everything_is_allowed(running: Runn
     }
 
 
+def test_a_right_on_a_column_is_one_on_the_topic_that_shows_it(running: Running) -> None:
+    peer = Peer("client", "127.0.0.1", 1, "default", "reads a column", 1, monotonic())
+    topics = (TOPIC, OTHER_TOPIC, "trips.NOTES", NO_TOPIC)
+    found = [running.context.may(peer, "topic", topic, "read") for topic in topics]
+    assert found == [False, True, False, False]
+
+
 def test_the_gateway_knows_the_acls_of_the_matrix(running: Running) -> None:
     for principal in PRINCIPALS:
         assert set(running.context.security.acls_of(principal.name)) == set(principal.acls)

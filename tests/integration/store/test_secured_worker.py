@@ -159,7 +159,10 @@ def test_two_authorization_fields_are_refused(worker: SecuredWorker, token: str)
             + b"\r\nauthorization: Basic x\r\ncontent-type: application/json\r\n"
             b"content-length: 2\r\n\r\n{}"
         )
-        assert peer.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+        answer = b""
+        while b"}" not in answer and (piece := peer.recv(1 << 16)):
+            answer += piece
+        assert b"one Authorization field" in answer
 
 
 def test_a_token_in_the_address_lets_nobody_in_and_is_not_repeated(

@@ -66,6 +66,7 @@ def test_a_file_that_was_moved_away_is_made_again(path: Path, signalled: bool) -
     log = AuditLog(path, "worker", lambda: now[0])
     log.record("alice", "GET")
     path.rename(path.with_suffix(".1"))
+    path.touch()
     if signalled:
         log.reopen_soon()
     else:

@@ -9,18 +9,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cellfeed.assembly.lakes import lake_named, lake_place
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, client_of
 from cellfeed.cli.output import JsonOption, console, errors, print_json, print_rows
 from cellfeed.cli.verify import print_report
 from cellfeed.config.lake import LakeConfig
-from cellfeed.consumers.lake.open_table import find_lake_table
-from cellfeed.consumers.lake.views import LakeView
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.api import CellStore
 from cellfeed.store.errors import InvalidRequest, NotFound
-from cellfeed.verify.lake_place import LakePlace
 from cellfeed.verify.place import Place
 from cellfeed.verify.report import verify as compare
 from cellfeed.verify.store_place import StorePlace
@@ -43,6 +39,10 @@ def status(
     name: NameOption = None, run_dir: RunDirOption = DEFAULT_RUN_DIR, as_json: JsonOption = False
 ) -> None:
     """Rows, files, bytes, the last commit, lag in cells and seconds, and why a loader waits."""
+    # Libraries of an extra, and large ones.
+    from cellfeed.assembly.lakes import lake_place
+    from cellfeed.consumers.lake.open_table import find_lake_table
+
     lake, directory = _lake(name, run_dir)
     answer: dict[str, Any] = {"lake": lake.name, "format": lake.format}
     table = find_lake_table(lake_place(lake, directory))
@@ -88,6 +88,10 @@ def query(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the table, with DuckDB."""
+    # Libraries of an extra, and large ones.
+    from cellfeed.assembly.lakes import lake_place
+    from cellfeed.consumers.lake.views import LakeView
+
     lake, directory = _lake(name, run_dir)
     view = LakeView(lake_place(lake, directory))
     import duckdb  # a large library: loaded for SQL only
@@ -114,6 +118,10 @@ def verify(
 
     Exits with 1 when they differ.
     """
+    # Libraries of an extra, and large ones.
+    from cellfeed.assembly.lakes import lake_place
+    from cellfeed.verify.lake_place import LakePlace
+
     lake, directory = _lake(name, run_dir)
     with client_of(run_dir, None, None) as client:
         places: list[Place] = [StorePlace(client), LakePlace(lake_place(lake, directory))]
@@ -143,6 +151,8 @@ def lag(store: CellStore, positions: dict[int, int]) -> tuple[int, float]:
 
 
 def _lake(name: str | None, run_dir: Path) -> tuple[LakeConfig, RunDir]:
+    from cellfeed.assembly.lakes import lake_named  # loads a library of an extra
+
     directory = RunDir(run_dir)
     if not directory.config.exists():
         raise NotFound(f"{run_dir} is not the run directory of an instance; name it with --run-dir")

@@ -4,6 +4,7 @@ moves and erasures that broke off, looks for damage, and trains dictionaries."""
 from __future__ import annotations
 
 import signal
+import threading
 from contextlib import ExitStack
 
 from cellfeed.config.model import Config
@@ -78,7 +79,8 @@ def run(process: Process) -> None:
             if audit is not None:
                 audit.reopen_soon()
 
-        signal.signal(signal.SIGHUP, look_again)
+        if threading.current_thread() is threading.main_thread():  # others get no signals
+            signal.signal(signal.SIGHUP, look_again)
         run_worker(
             datastore,
             stop=stop,

@@ -39,6 +39,7 @@ def test_status_shows_processes_logs_and_lag(run: Run, run_dir: RunDir, opened: 
         ("gateway", False),
     ]
     assert {int(shard): head["watermark"] for shard, head in said["shards"].items()} == ends
+    assert said["groups"][0].pop("committed_at_us") > 0
     assert said["groups"] == [
         {
             "group": "readers",

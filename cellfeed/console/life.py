@@ -8,8 +8,8 @@ from uuid import UUID
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.status.group_words import named
 from cellfeed.status.instance_status import InstanceStatus
-from cellfeed.status.stuck import named
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.cells.from_stored import cell_from_stored
 from cellfeed.store.cells.token import Places

@@ -18,9 +18,9 @@ from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.console.life import row_life
 from cellfeed.console.plot import plot
+from cellfeed.status.group_words import named
 from cellfeed.status.looks import Looks
 from cellfeed.status.newest import newest_cells
-from cellfeed.status.stuck import named
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.errors import InvalidRequest, NotFound

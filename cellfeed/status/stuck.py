@@ -11,12 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import ShardLag
+from cellfeed.status.group_words import named, remedy_of_wait
 from cellfeed.status.instance_groups import GroupLag
 from cellfeed.status.instance_status import InstanceStatus
-from cellfeed.store.indexes.version import INDEX_GROUPS
 
 STUCK_S: Final = 10.0
 """A shard with cells to do that did not advance for so long is stuck: a lease that ran out, the
@@ -146,7 +145,7 @@ def _of_group(lag: TriggerLag, now_us: int) -> Iterator[Stuck]:
             kind,
             name,
             lag.waits_because,
-            f"cellfeed {verb} resume {name}" if verb else f"cellfeed index status {name}",
+            remedy_of_wait(lag),
             _first_us(lag, now_us),
         )
     else:
@@ -226,16 +225,6 @@ def _care(found: InstanceStatus) -> Iterator[Stuck]:
                 f"the last whole one began {check['age_s']:.0f} s ago",
                 "see the logs of the workers, or raise checks.cells_per_s",
             )
-
-
-def named(group: str) -> tuple[str, str, str]:
-    """Of a group the kind, the user's name, and the first word of its commands; empty for those of
-    indexes, which nobody pauses."""
-    if group.startswith(EXPORTS):
-        return "export", group.removeprefix(EXPORTS), "export"
-    if group.startswith(INDEX_GROUPS):
-        return "index", group.removeprefix(INDEX_GROUPS).rpartition(".v")[0], ""
-    return "trigger", group, "triggers"
 
 
 def _since_us(shard: ShardLag, now_us: int) -> int:

@@ -27,7 +27,7 @@ class Parameters:
         self.values: list[Encoded] = list(given)
 
     def add(self, value: Encoded) -> str:
-        """The placeholder of the value in the SQL."""
+        """The numbered parameter that stands for the value in the SQL."""
         self.values.append(value)
         return f"?{len(self.values)}"
 

@@ -79,6 +79,23 @@ def test_a_group_that_waits_as_a_whole_is_one_line_with_the_command_that_resumes
     assert exported.remedy == "cellfeed export parked eu"
 
 
+@pytest.mark.parametrize(
+    ("name", "because", "remedy"),
+    [
+        ("billing", "stopped: 100 cells are parked", "cellfeed parked resume billing"),
+        ("billing", "stands still: its offsets were lost", "cellfeed triggers lag billing"),
+        ("billing", "reset is under way by anna", "cellfeed triggers lag billing"),
+        ("export/eu", "paused by anna", "cellfeed export resume eu"),
+        ("index.by.v2", "paused by anna", "cellfeed index status by"),
+    ],
+)
+def test_the_remedy_of_a_group_that_waits_fits_its_reason(
+    name: str, because: str, remedy: str
+) -> None:
+    [found] = of(triggers=[group(shard(0, 3), name=name, waits=because)])
+    assert found.remedy == remedy
+
+
 def test_a_consumer_group_stands_still_when_nobody_saves_its_offsets() -> None:
     silent = GroupLag("readers", "trips", 5, 0, None, at_most=True, committed_at_us=at(11))
     [found] = of(groups=[silent])

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,22 @@ class Figure:
             "beside_figure": None if self.beside_figure is None else _rounded(self.beside_figure),
             "ratio": self.ratio,
             "limit": self.limit.value if self.limit else None,
+            "at_least": self.limit.at_least if self.limit else None,
             "within_limit": self.within_limit,
         }
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Figure:
+        """The figure of such a line. Raises KeyError for a line without its fields."""
+        limit = given["limit"]
+        return cls(
+            name=given["name"],
+            figure=given["figure"],
+            unit=given["unit"],
+            beside=given["beside"],
+            beside_figure=given["beside_figure"],
+            limit=None if limit is None else Limit(limit, at_least=given["at_least"]),
+        )
 
 
 def benchmark_names() -> dict[str, str]:

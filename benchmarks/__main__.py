@@ -11,8 +11,10 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 
 from benchmarks import Figure, benchmark_names, run_benchmark
+from benchmarks._record import Recorder
 
 _HEAD = f"{'figure':46} {'value':>12} {'unit':15} {'limit':>11} {'ratio':>7}  beside"
 
@@ -29,6 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--list", action="store_true", help="print the names and what each measures"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per figure")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FOLDER",
+        help="write each benchmark's figures, load and moment into FOLDER/results/NAME.json",
+    )
     given = parser.parse_args(arguments)
     known = benchmark_names()
     if given.list:
@@ -45,8 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if not given.json:
         print(_HEAD)
+    run = Recorder(given.record / "results").run if given.record else run_benchmark
     for name in names:
-        for figure in run_benchmark(name):
+        for figure in run(name):
             print(json.dumps(figure.as_json()) if given.json else _line(figure), flush=True)
     if not given.json:
         print(

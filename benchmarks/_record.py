@@ -1,4 +1,4 @@
-"""What a run of a benchmark leaves: one JSON file, with everything that a reader needs to judge its
+"""A recorded run of a benchmark: one JSON file, with everything that a reader needs to judge its
 figures.
 
 ``docs/plots/results/`` has the runs that the page of figures shows.

@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -38,6 +39,17 @@ in_memory.use_memory()
 os.environ.setdefault(FAULT_SEED, str(default_seed()))  # the workers' too, also past midnight
 
 __all__ = ["pytest_report_header"]
+
+
+def _refuse_default_ports(event: str, args: tuple[object, ...]) -> None:
+    """Two tests that bind a port of the product's defaults fail each other, now and then. The
+    first one that does so fails here, each time."""
+    if event == "socket.bind" and isinstance(args[1], tuple) and args[1][1] in DEFAULT_PORTS:
+        raise AssertionError(f"a test binds the default port {args[1][1]}: ask for port 0")
+
+
+DEFAULT_PORTS = (7420, 7480, 8081, 9092)
+sys.addaudithook(_refuse_default_ports)
 
 settings.register_profile(
     "fast",

@@ -40,17 +40,16 @@ from cellfeed.bridge.gateway.metrics import GatewayMetrics, with_metrics
 from cellfeed.bridge.gateway.nodes import register
 from cellfeed.bridge.gateway.registry_server import RegistryServer
 from cellfeed.bridge.gateway.security.listeners import Listener as GatewayListener
-from cellfeed.bridge.gateway.security.listeners import check_listener
+from cellfeed.bridge.gateway.security.listeners import check_host, check_listener
 from cellfeed.bridge.gateway.served_topics import registry_of, topics_of
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
 from cellfeed.bridge.gateway.topics.typed_topics import TypedTopics
 from cellfeed.store.background import keep_running
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.errors import ProtectData, StaleWriter
+from cellfeed.store.errors import StaleWriter
 from cellfeed.store.following.heads import LogHeads
 from cellfeed.store.http.server.listening import HttpListener
 from cellfeed.store.security.authority import Authority
-from cellfeed.store.security.loopback import is_loopback
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -64,7 +63,7 @@ class Gateway:
     def __init__(
         self, datastore: Datastore, coordinator: Coordinator, config: GatewayConfig
     ) -> None:
-        _check_loopback(config.host)
+        check_host(config.host)
         check_topics(datastore.name, config.topics, config.formats, config.compressions)
         advertised = (config.advertised_host or config.host, config.advertised_port or config.port)
         is_given = config.advertised_host is not None or config.advertised_port is not None
@@ -96,8 +95,15 @@ class Gateway:
         self.registry_port = 0
 
     async def start(self) -> None:
-        """Binds both ports, reads the heads once and joins the other gateways, so that the first
-        client finds everything there."""
+        """Binds both ports, reads the heads and joins the other gateways, so that the first client
+        finds everything there. A start that fails gives back all that it had taken."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
         config, engine = self._config, self._datastore.engine
         typed = await asyncio.get_running_loop().run_in_executor(
             self._executor, TypedTopics, self._datastore.state
@@ -124,8 +130,7 @@ class Gateway:
         )
         await self._registry.start()
         self.registry_port = self._registry.port
-        await self._join_cluster(typed.parks)
-        assert self._cluster is not None  # noqa: S101 (for the type checker)
+        cluster = await self._join_cluster(typed.parks)
         self.context = GatewayContext(
             engine=engine,
             offsets=self._coordinator,
@@ -135,9 +140,9 @@ class Gateway:
             newest=Newest(engine, self._executor),
             kept_fetches=KeptFetches(heads),
             groups=self._groups,
-            cluster=self._cluster,
+            cluster=cluster,
             active_groups=ActiveGroups(
-                self._coordinator, self._cluster, self._groups, self._coordination_executor
+                self._coordinator, cluster, self._groups, self._coordination_executor
             ),
             executor=self._executor,
             coordination_executor=self._coordination_executor,
@@ -209,7 +214,7 @@ class Gateway:
         """By listener."""
         return self._acceptor.ports
 
-    async def _join_cluster(self, parks: tuple[str, ...]) -> None:
+    async def _join_cluster(self, parks: tuple[str, ...]) -> GatewayCluster:
         config, loop = self._config, asyncio.get_running_loop()
         state = self._datastore.state
         listeners = {each.name: self._advertised(each) for each in self._listeners}
@@ -218,7 +223,7 @@ class Gateway:
             self._executor, register, state, config.name, listeners, registry, parks
         )
         superseded = self.superseded = loop.create_future()
-        self._cluster = GatewayCluster(
+        cluster = self._cluster = GatewayCluster(
             self._coordinator,
             state,
             self._groups,
@@ -228,17 +233,9 @@ class Gateway:
             session_timeout_s=config.session_timeout_s,
             on_superseded=lambda error: None if superseded.done() else superseded.set_result(error),
         )
-        await self._cluster.start()
+        await cluster.start()
+        return cluster
 
     def _advertised(self, listener: GatewayListener) -> tuple[str, int]:
         host, port = listener.advertised or (listener.host, 0)
         return host, port or self.ports[listener.name]
-
-
-def _check_loopback(host: str) -> None:
-    if not is_loopback(host):
-        raise ProtectData(
-            f"host {host!r} is not loopback: without TLS and authentication a gateway listens on"
-            " loopback only; for clients of other hosts give `listeners` with security sasl_tls,"
-            " and `registry` with tls"
-        )

@@ -56,6 +56,16 @@ class Listener:
         return self.security in ("sasl_plaintext", "sasl_tls")
 
 
+def check_host(host: str) -> None:
+    """Raises ProtectData for a gateway's ``host``, without listeners, that is beyond loopback."""
+    if not is_loopback(host):
+        raise ProtectData(
+            f"host {host!r} is not loopback: without TLS and authentication a gateway listens on"
+            " loopback only; for clients of other hosts give `listeners` with security sasl_tls,"
+            " and `registry` with tls"
+        )
+
+
 def check_listener(listener: Listener) -> None:
     """Raises ProtectData for an address beyond loopback without TLS and authentication,
     InvalidRequest for settings that do not fit together."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -40,9 +39,14 @@ class Hang:
         self.released.wait(60)
 
 
+def gateway_of(datastore: Datastore) -> Gateway:
+    config = GatewayConfig(port=0, registry_port=0)
+    return Gateway(datastore, StoreCoordinator(datastore.state), config)
+
+
 def served(datastore: Datastore, while_it_serves: Callable[[], None]) -> None:
     async def serve() -> None:
-        gateway = Gateway(datastore, StoreCoordinator(datastore.state), GatewayConfig(port=0))
+        gateway = gateway_of(datastore)
         await gateway.start()
         try:
             await asyncio.to_thread(while_it_serves)
@@ -69,8 +73,11 @@ def test_a_gateway_that_no_longer_looks_at_the_heads_is_not_ready(
         hang()
         return look()
 
-    monkeypatch.setattr(datastore.engine, "change_token", hang_once)
-    served(datastore, partial(stands, hang, "gateway-heads"))
+    def while_it_serves() -> None:
+        monkeypatch.setattr(datastore.engine, "change_token", hang_once)
+        stands(hang, "gateway-heads")
+
+    served(datastore, while_it_serves)
 
 
 def test_a_gateway_that_no_longer_follows_rights_is_not_ready(
@@ -82,9 +89,12 @@ def test_a_gateway_that_no_longer_follows_rights_is_not_ready(
         hang()
         return read_security(state)
 
+    def while_it_serves() -> None:
+        monkeypatch.setattr(authority, "read_security", hang_once)
+        stands(hang, "gateway-acls")
+
     monkeypatch.setattr(following, "SECURITY_LOOK_S", 0.01)
-    monkeypatch.setattr(authority, "read_security", hang_once)
-    served(datastore, partial(stands, hang, "gateway-acls"))
+    served(datastore, while_it_serves)
 
 
 def test_a_gateway_whose_event_loop_hangs_is_not_alive(datastore: Datastore) -> None:
@@ -92,7 +102,7 @@ def test_a_gateway_whose_event_loop_hangs_is_not_alive(datastore: Datastore) -> 
     hang = Hang()
 
     async def serve() -> None:
-        gateway = Gateway(datastore, StoreCoordinator(datastore.state), GatewayConfig(port=0))
+        gateway = gateway_of(datastore)
         await gateway.start()
         asyncio.get_running_loop().call_soon(hang)
         await asyncio.sleep(0)

@@ -11,6 +11,7 @@ WORKERS ?= 4
 T      ?=
 AREA   ?=
 SAMPLE ?=
+RECORD ?=
 
 SEEDED  = $(if $(SEED),--randomly-seed=$(SEED))
 # Plugins that one file does not need take two seconds to import.
@@ -75,8 +76,8 @@ grid: setup ## Ask every Kafka client the same things; writes the table in docs/
 docs: setup ## The guides and the reference as a site with search, in build/site; a warning is an error
 	$(BIN)/python -m sphinx --fail-on-warning --fresh-env --quiet -c docs/site . build/site
 
-bench: setup ## Measurements beside their peers (NAME=put_http for one; all without)
-	$(BIN)/python -m benchmarks $(or $(NAME),--all)
+bench: setup ## Measurements beside their peers (NAME=put_http for one; all without), with plots in build/bench (RECORD=docs/plots for those of the guide)
+	$(BIN)/python -m benchmarks $(or $(NAME),--all) --record $(or $(RECORD),build/bench)
 
 faults: setup ## Fault runs on the whole system (KIND=worker|master|trigger-kill|zookeeper-empty|…, SEED=n or 1-20); one JSON summary per run
 	$(BIN)/python -m tests.faults $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED))

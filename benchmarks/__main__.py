@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import Figure, benchmark_names, run_benchmark
+from benchmarks._plot import draw
 from benchmarks._record import Recorder
 
 _HEAD = f"{'figure':46} {'value':>12} {'unit':15} {'limit':>11} {'ratio':>7}  beside"
@@ -35,9 +36,17 @@ def main(arguments: list[str] | None = None) -> int:
         "--record",
         type=Path,
         metavar="FOLDER",
-        help="write each benchmark's figures, load and moment into FOLDER/results/NAME.json",
+        help="write each benchmark's figures, load and moment into FOLDER/results/NAME.json,"
+        " and draw them as FOLDER/NAME.svg",
+    )
+    parser.add_argument(
+        "--draw", type=Path, metavar="FOLDER", help="draw the recorded runs of FOLDER again"
     )
     given = parser.parse_args(arguments)
+    if given.draw:
+        for picture in draw(given.draw):
+            print(picture)
+        return 0
     known = benchmark_names()
     if given.list:
         for name, about in known.items():
@@ -57,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         for figure in run(name):
             print(json.dumps(figure.as_json()) if given.json else _line(figure), flush=True)
+        if given.record:
+            draw(given.record)
     if not given.json:
         print(
             f"load average {' '.join(f'{load:.1f}' for load in os.getloadavg())} on"

@@ -93,7 +93,7 @@ def test_a_file_that_is_no_recorded_run_is_an_error_with_its_name(
         read_run(path)
 
 
-def test_a_plot_is_well_formed_whatever_names_and_values_are() -> None:
+def test_a_plot_of_odd_names_and_values_is_well_formed() -> None:
     figures = (
         Figure("a <name> & another", 0.0, "cells", "a <peer>", 0.0, at_most(0)),
         Figure("b" * 80, 1e-9, "s", "x", 1e9, at_least(1.0)),

@@ -1,11 +1,10 @@
-"""Accepts the connections of clients: binds the listeners, and keeps the number of connections
-within limits (:mod:`cellfeed.store.security.open_connections`).
+"""The listeners of a gateway: binds them, and serves the connections that come, within limits
+(:mod:`cellfeed.store.security.accepting`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -17,23 +16,14 @@ from typing import Final
 
 from cellfeed.bridge.gateway.connection import Connection
 from cellfeed.bridge.gateway.context import GatewayContext
-from cellfeed.bridge.gateway.limits import (
-    CONNECTIONS_MAX,
-    DESCRIPTORS_RESERVED,
-)
+from cellfeed.bridge.gateway.limits import CONNECTIONS_MAX, DESCRIPTORS_RESERVED
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.security.listeners import Listener
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames
 from cellfeed.store.background import keep_running
 from cellfeed.store.descriptors import descriptors_max
-from cellfeed.store.limits import (
-    ACCEPT_PAUSE_S,
-    AUTHENTICATION_THREADS,
-    AUTHENTICATION_TIMEOUT_S,
-    PEER_WARNINGS_MAX,
-    PEER_WARNINGS_S,
-    TLS_SHUTDOWN_TIMEOUT_S,
-)
+from cellfeed.store.limits import AUTHENTICATION_THREADS, PEER_WARNINGS_MAX, PEER_WARNINGS_S
+from cellfeed.store.security.accepting import accept_from, shake_hands
 from cellfeed.store.security.certificates import Certificates
 from cellfeed.store.security.limited_warnings import LimitedWarnings
 from cellfeed.store.security.open_connections import OpenConnections
@@ -45,7 +35,6 @@ _refusals = LimitedWarnings(
     _log, "connections refused or not let in", PEER_WARNINGS_MAX, PEER_WARNINGS_S
 )
 _BACKLOG: Final = 1_024
-_NOTHING_LEFT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
@@ -128,45 +117,14 @@ class Acceptor:
     async def _accept(
         self, listener: Listener, certificates: Certificates, bound: socket.socket
     ) -> None:
-        loop = asyncio.get_running_loop()
-        while bound.fileno() >= 0:
-            try:
-                opened, address = await loop.sock_accept(bound)
-            except OSError as error:
-                if error.errno in _NOTHING_LEFT:
-                    _refusals.warn("no connection can be accepted: %s", error)
-                    await asyncio.sleep(ACCEPT_PAUSE_S)
-                continue  # otherwise the peer went while it was accepted
-            host = str(address[0])
-            context = self._context()
-            if context is None or not self._has_room(host):
-                _refusals.warn(
-                    "a connection from %s was refused: %d are open, %d of them from there",
-                    host,
-                    len(self._open),
-                    self._open.of_address(host),
-                )
-                opened.close()
-                continue
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = asyncio.create_task(
-                self._serve(context, listener, certificates.context, opened, host)
-            )
-            self._open.begun(task, host)
-            task.add_done_callback(self._open.ended)
-            # Where many wait to be accepted, those before them have their turn.
-            await asyncio.sleep(0)
+        async def serve(opened: socket.socket, host: str) -> None:
+            if (context := self._context()) is None:
+                raise RuntimeError("no connection is accepted before there is a context")
+            await self._serve(context, listener, certificates.context, opened, host)
 
-    def _has_room(self, host: str) -> bool:
-        """Whether there is room for one more stranger of the address, or the oldest one made it."""
-        if (stranger := self._open.in_the_way(host)) is not None:
-            task, address = stranger
-            _refusals.warn(
-                "a connection from %s was not let in soon enough for the next one", address
-            )
-            task.cancel()
-            self._open.known(task)
-        return self._open.has_room(host)
+        await accept_from(
+            bound, self._open, _refusals, serve, is_ready=lambda: self._context() is not None
+        )
 
     async def _serve(
         self,
@@ -177,25 +135,15 @@ class Acceptor:
         host: str,
     ) -> None:
         reader = asyncio.StreamReader()
-        protocol = asyncio.StreamReaderProtocol(reader)
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is None:
             raise RuntimeError("a connection is served by a task")
-        try:
-            transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol,
-                opened,
-                ssl=tls,
-                ssl_handshake_timeout=AUTHENTICATION_TIMEOUT_S if tls is not None else None,
-                ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S if tls is not None else None,
-            )
-        except (OSError, TimeoutError) as error:
-            _refusals.warn("connection from %s: TLS has failed: %s", host, error)
-            opened.close()
+        shaken = await shake_hands(
+            lambda: asyncio.StreamReaderProtocol(reader), opened, host, tls, _refusals
+        )
+        if shaken is None:
             return
-        except asyncio.CancelledError:
-            opened.close()
-            raise
+        transport, protocol = shaken
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         authentication = (
             Authentication(listener.mechanisms, lambda: context.security, self._executor, host)

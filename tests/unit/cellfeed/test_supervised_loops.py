@@ -46,11 +46,8 @@ THREADS = {
 TASKS = {
     "bridge/gateway/groups/active_groups.py": "forgets one group and ends",
     "bridge/gateway/log/blocks.py": "encodes one block; who waits for it has its error",
-    "bridge/gateway/accepting.py": (
+    "store/security/accepting.py": (
         "serves one connection and ends; the loops that accept them are supervised"
-    ),
-    "store/http/server/tls_accepting.py": (
-        "lets one connection in and ends; the loops that accept them are supervised"
     ),
     "bridge/gateway/connection.py": "the halves of one connection, which ends with either",
     "store/following/heads.py": (

@@ -39,7 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def every_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     log = logging.getLogger("cellfeed.gateway")
     monkeypatch.setattr(accepting, "_refusals", LimitedWarnings(log, "refused", 100, 60))
-    monkeypatch.setattr(accepting, "TLS_SHUTDOWN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("cellfeed.store.security.accepting.TLS_SHUTDOWN_TIMEOUT_S", 0.1)
 
 
 def with_gateway(
@@ -198,7 +198,7 @@ def test_without_a_descriptor_a_listener_rests_and_accepts_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(accepting, "ACCEPT_PAUSE_S", 0.01)
+    monkeypatch.setattr("cellfeed.store.security.accepting.ACCEPT_PAUSE_S", 0.01)
 
     async def use(gateway: Gateway) -> None:
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@
     ├── Unauthenticated, Forbidden
     ├── CellConflict, RowErased, Refused, StaleWriter, StaleView, DataDamaged
     ├── Unavailable
-    │   ├── Overloaded: BodiesFull
+    │   ├── Overloaded: BodiesFull, QuotaExceeded
     │   ├── StorageUnavailable: ShardMoving, ForeignServer, NoMinion
     │   └── WrongAnswer, RequestTimedOut, WaitTimedOut, PartitionMoved, OutcomeUnknown
     └── ProtectData: DictionaryLost, WrongServerSettings, OtherHistory, NodeAhead, GroupTaken,
@@ -198,6 +198,16 @@ class BodiesFull(Overloaded):
 
     code = "bodies_full"
     http_status = 503
+
+
+class QuotaExceeded(Overloaded):
+    """The sender asks for more than its quota. ``retry_after_s``: seconds until it may ask."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class RequestTimedOut(Unavailable):

@@ -144,6 +144,16 @@ that are open as well."""
 CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
 """Open connections from one address: a host full of consumers fits, and leaves room for others."""
 
+QUOTA_DEBT_MAX_S: Final = 60.0
+"""The longest debt of a principal against one of its rates: however much it asked for at once, it
+waits no longer than so many seconds of its own silence."""
+
+QUOTA_PRINCIPALS_MAX: Final = 10_000
+"""Principals whose use is remembered, 400 bytes each; the least recently seen are forgotten."""
+
+QUOTA_BYTES_MIN: Final = 64 << 10
+"""The least rate of bytes in a quota: one answer has at least one batch of cells."""
+
 STRANGERS_MAX: Final = 1_000
 STRANGERS_PER_ADDRESS_MAX: Final = 500
 """Connections whose peer has not come through TLS and authentication yet; at most half of all

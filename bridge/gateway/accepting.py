@@ -27,6 +27,7 @@ from cellfeed.store.security.accepting import accept_from, shake_hands
 from cellfeed.store.security.certificates import Certificates
 from cellfeed.store.security.limited_warnings import LimitedWarnings
 from cellfeed.store.security.open_connections import OpenConnections
+from cellfeed.store.security.peer_limits import PeerLimits
 from cellfeed.store.security.subject import subject_principal
 from cellfeed.store.security.users import ANONYMOUS
 
@@ -41,7 +42,10 @@ class Acceptor:
     """See the module. ``context``: None until the gateway is ready to serve. Used on the event
     loop."""
 
-    def __init__(self, context: Callable[[], GatewayContext | None]) -> None:
+    def __init__(
+        self, context: Callable[[], GatewayContext | None], limits: PeerLimits | None = None
+    ) -> None:
+        limits = limits or PeerLimits()
         self._context = context
         self._executor = ThreadPoolExecutor(
             AUTHENTICATION_THREADS, thread_name_prefix="gateway-passwords"
@@ -49,15 +53,16 @@ class Acceptor:
         self._bound: list[tuple[Listener, Certificates, socket.socket]] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._large_frames = LargeFrames()
-        connections_max = min(CONNECTIONS_MAX, descriptors_max() - DESCRIPTORS_RESERVED)
-        if connections_max < CONNECTIONS_MAX:
+        wanted = limits.connections or CONNECTIONS_MAX
+        connections_max = min(wanted, descriptors_max() - DESCRIPTORS_RESERVED)
+        if connections_max < wanted:
             _log.warning(
                 "at most %d connections, not %d: the process may open %d files (ulimit -n)",
                 connections_max,
-                CONNECTIONS_MAX,
+                wanted,
                 descriptors_max(),
             )
-        self._open = OpenConnections(connections_max)
+        self._open = OpenConnections(connections_max, limits.connections_per_address)
         self.ports: dict[str, int] = {}
         """By listener."""
 

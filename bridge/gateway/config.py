@@ -13,6 +13,7 @@ from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.store.http.server.credentials import SignedTokens
 from cellfeed.store.http.server.listening import HttpListener
 from cellfeed.store.security.audit import AuditLog
+from cellfeed.store.security.peer_limits import PeerLimits
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class GatewayConfig:
     ``listeners``: instead of the one that ``host``, ``port`` and ``advertised_*`` make.
     ``registry``: the listener of the schema registry, instead of ``host`` and ``registry_port``.
     ``signed`` verifies tokens of identity providers there, and ``audit`` gets a line of each of its
-    requests."""
+    requests. ``limits``: of its peers."""
 
     host: str = "127.0.0.1"
     port: int = 9092
@@ -48,3 +49,4 @@ class GatewayConfig:
     registry: HttpListener | None = None
     signed: SignedTokens | None = None
     audit: AuditLog | None = None
+    limits: PeerLimits = field(default_factory=PeerLimits)

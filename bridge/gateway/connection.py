@@ -35,6 +35,7 @@ from cellfeed.bridge.gateway.request import Request, parsed
 from cellfeed.bridge.gateway.sasl_requests import check_kind, sasl_answer
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.sending import Sender
+from cellfeed.bridge.gateway.throttling import pay_for_answer, wait_for_quota
 from cellfeed.bridge.gateway.wire.frame_check import MalformedFrame
 from cellfeed.bridge.gateway.wire.large_frames import LargeFrames, read_frame
 from cellfeed.bridge.gateway.wire.protocol import (
@@ -185,7 +186,11 @@ class Connection:
         while True:
             request, _ = await self._requests.get()
             self._answering = True
-            await self._sender.send(await self._answer(request))
+            quotas, api_key = self._context.quotas, request.head.api_key
+            await wait_for_quota(quotas, self._principal, api_key)
+            answer = await self._answer(request)
+            pay_for_answer(quotas, self._principal, api_key, answer)
+            await self._sender.send(answer)
             self._answering = not self._requests.empty()
 
     async def _answer(self, request: Request) -> list[bytes]:

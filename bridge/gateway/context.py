@@ -25,6 +25,7 @@ from cellfeed.bridge.gateway.wire.metadata_answer import MetadataPartitions
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.following.heads import LogHeads
 from cellfeed.store.security.access import Security
+from cellfeed.store.security.quotas import Quotas
 from cellfeed.store.security.rights import Kind, Operation
 
 P = ParamSpec("P")
@@ -53,6 +54,7 @@ class GatewayContext:
     """As last read: replaced when users or ACLs change."""
     metadata_partitions: MetadataPartitions = field(default_factory=MetadataPartitions)
     unsent: Unsent = field(default_factory=Unsent)
+    quotas: Quotas = field(default_factory=Quotas)
     protections: Mapping[str, Protection] = field(default_factory=dict)
     """By listener."""
 

@@ -44,6 +44,13 @@ IDLE_TIMEOUT_S: Final = 600.0
 SEND_TIMEOUT_S: Final = 60.0
 """How long a peer may leave an answer unread while the socket's buffers are full."""
 
+THROTTLE_MAX_S: Final = 1.0
+"""How long a request waits for the quota of its principal; Kafka's own quota window is a second. A
+heartbeat that waits for longer would cost a member its group."""
+
+THROTTLE_FETCH_MAX_S: Final = 20.0
+"""How long a Fetch does: less than the 30 s after which clients give a request up."""
+
 STOP_TIMEOUT_S: Final = 2.0
 """How long a gateway that ends waits for a peer that does not take its last answers."""
 

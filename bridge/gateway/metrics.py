@@ -22,6 +22,7 @@ from cellfeed.bridge.gateway.log.block_files import BlockFiles
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.server.asgi import App, Receive, Scope, Send, refuse_foreign_host
+from cellfeed.store.security.quotas import Quotas
 
 _PATH: Final = "/metrics"
 _MEDIA_TYPE: Final = b"text/plain; version=0.0.4"
@@ -36,11 +37,13 @@ class GatewayMetrics(Collector):
         groups: GroupTable,
         blocks: Blocks,
         files: BlockFiles | None,
+        quotas: Quotas,
     ) -> None:
         self._connections = connections
         self._groups = groups
         self._blocks = blocks
         self._files = files
+        self._quotas = quotas
 
     def collect(self) -> Iterable[Metric]:
         groups = self._groups.all()
@@ -75,6 +78,16 @@ class GatewayMetrics(Collector):
             "cellfeed_gateway_blocks_from_memory",
             "Blocks that were sent as they were kept in memory.",
             self._blocks.kept.hits,
+        )
+        yield CounterMetricFamily(
+            "cellfeed_gateway_throttled_requests",
+            "Requests that waited for the quota of their principal.",
+            self._quotas.waits,
+        )
+        yield CounterMetricFamily(
+            "cellfeed_gateway_throttled_seconds",
+            "How long they waited.",
+            self._quotas.waited_s,
         )
         if self._files is not None:
             files = CounterMetricFamily(

@@ -14,8 +14,10 @@ from cellfeed.store.http.server.callers import CALLER, CHALLENGE, Callers
 from cellfeed.store.http.server.credentials import SignedTokens
 from cellfeed.store.http.server.in_loop import InLoopServer
 from cellfeed.store.http.server.listening import HttpListener
+from cellfeed.store.http.server.metered import admitted
 from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.authority import Authority
+from cellfeed.store.security.quotas import Quotas
 
 _OWNER: Final = "the schema registry"
 _LIVE: Final = "/livez"
@@ -34,11 +36,12 @@ class RegistryServer(InLoopServer):
         authority: Authority,
         signed: SignedTokens | None = None,
         audit: AuditLog | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._callers = Callers(
             datastore, authority, required=listener.needs_credentials, signed=signed
         )
-        super().__init__(guarded(app, self._callers, audit), listener, _OWNER)
+        super().__init__(guarded(app, self._callers, audit, quotas or Quotas()), listener, _OWNER)
 
     async def stop(self) -> None:
         """Waits for the requests that are being answered."""
@@ -46,7 +49,7 @@ class RegistryServer(InLoopServer):
         self._callers.close()
 
 
-def guarded(app: App, callers: Callers, audit: AuditLog | None = None) -> App:
+def guarded(app: App, callers: Callers, audit: AuditLog | None, quotas: Quotas) -> App:
     """The app for principals with a right to the datastore; its metrics for operators.
     ``/livez`` is open."""
 
@@ -61,6 +64,7 @@ def guarded(app: App, callers: Callers, audit: AuditLog | None = None) -> App:
                 caller.check_datastore("operate")
             else:
                 caller.check_some()
+            receive, send = admitted(quotas, scope, "registry", receive, send)
         except CellfeedError as error:
             status = error.http_status
             answered(audit, scope, "registry", status)

@@ -50,6 +50,7 @@ from cellfeed.store.errors import StaleWriter
 from cellfeed.store.following.heads import LogHeads
 from cellfeed.store.http.server.listening import HttpListener
 from cellfeed.store.security.authority import Authority
+from cellfeed.store.security.quotas import Quotas
 from cellfeed.store.wakeups import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
@@ -81,11 +82,12 @@ class Gateway:
         self._coordination_executor = ThreadPoolExecutor(
             COORDINATION_THREADS, thread_name_prefix="gateway-offsets"
         )
-        self._acceptor = Acceptor(lambda: self.context)
+        self._acceptor = Acceptor(lambda: self.context, config.limits)
         self._background: list[asyncio.Task[None]] = []
         self._listener: Listener | None = None
         self._registry: RegistryServer | None = None
         self._block_files: BlockFiles | None = None
+        self._quotas = Quotas(config.limits.quotas)
         self._groups = GroupTable(config.group_initial_delay_s)
         self._cluster: GatewayCluster | None = None
         self.context: GatewayContext | None = None
@@ -122,11 +124,13 @@ class Gateway:
         self.port = next(iter(self.ports.values()))
         authority = Authority(self._datastore.state)
         await asyncio.get_running_loop().run_in_executor(self._executor, authority.look)
-        figures = GatewayMetrics(lambda: self.connections, self._groups, blocks, self._block_files)
+        figures = GatewayMetrics(
+            lambda: self.connections, self._groups, blocks, self._block_files, self._quotas
+        )
         app = with_metrics(registry_app(registry), figures)
         where = config.registry or HttpListener(config.host, config.registry_port)
         self._registry = RegistryServer(
-            app, where, self._datastore.name, authority, config.signed, config.audit
+            app, where, self._datastore.name, authority, config.signed, config.audit, self._quotas
         )
         await self._registry.start()
         self.registry_port = self._registry.port
@@ -148,6 +152,7 @@ class Gateway:
             coordination_executor=self._coordination_executor,
             cluster_id=cluster_id_of(self._datastore),
             security=authority.security,
+            quotas=self._quotas,
             protections={each.name: each.security for each in self._listeners},
         )
         awaited = self._datastore.awaited

@@ -51,6 +51,7 @@ def check_entries(config: Config) -> None:
         if count > 1
     ]:
         raise InvalidRequest(f"config: the export name {repeated[0]!r} is given twice")
+    config.limits.check()
     for export in config.exports:
         export.check()
     for lake in config.lakes:

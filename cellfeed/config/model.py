@@ -21,6 +21,7 @@ from cellfeed.bridge.typed.declaration import ColumnSchema
 from cellfeed.config.gateway import GatewayProcessConfig, Port
 from cellfeed.config.http import AuditConfig, IssuerConfig, TlsConfig
 from cellfeed.config.lake import LakeConfig
+from cellfeed.config.limits import LimitsConfig
 from cellfeed.config.servers import ProcessName, ServerConfig
 from cellfeed.store.backups.due import Policy
 from cellfeed.store.backups.encryption import recipients_of
@@ -225,6 +226,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     coordination: str = IN_STORE
     """Where groups meet and offsets are kept: ``store``, or
     ``zookeeper://[user:password@]host:port,host:port/chroot``."""
+    limits: LimitsConfig = LimitsConfig()
+    """Of the peers of workers and gateways."""
     readiness: ProgressLimits = ProgressLimits()
     """When a process whose parts do not advance is not ready (``/readyz``)."""
     restart: bool = False

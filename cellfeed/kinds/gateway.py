@@ -78,4 +78,5 @@ def _settings(directory: RunDir, config: Config, gateway: GatewayProcessConfig) 
         block_files_bytes_max=gateway.blocks.disk_bytes,
         group_initial_delay_s=gateway.group_initial_delay_s,
         session_timeout_s=gateway.session_timeout_s,
+        limits=config.limits.of_gateways(),
     )

@@ -90,4 +90,5 @@ def run(process: Process) -> None:
             certificates=certificates,
             signed=issued_tokens(config),
             audit=audit,
+            limits=config.limits.of_workers(),
         )

@@ -23,11 +23,14 @@ Task = asyncio.Task[None]
 
 
 class OpenConnections:
-    """See the module. At most ``connections_max``; strangers take half of them at most. Used on the
-    event loop."""
+    """See the module. At most ``connections_max``, and ``per_address_max`` from one address;
+    strangers take half of all at most. Used on the event loop."""
 
-    def __init__(self, connections_max: int) -> None:
+    def __init__(
+        self, connections_max: int, per_address_max: int = CONNECTIONS_PER_ADDRESS_MAX
+    ) -> None:
         self._connections_max = connections_max
+        self._per_address_max = per_address_max
         self._addresses: dict[Task, str] = {}
         self._by_address: Counter[str] = Counter()
         self._strangers: dict[Task, str] = {}
@@ -55,10 +58,7 @@ class OpenConnections:
 
     def has_room(self, host: str) -> bool:
         """Whether the limits of connections allow one more of the address."""
-        return (
-            len(self) < self._connections_max
-            and self._by_address[host] < CONNECTIONS_PER_ADDRESS_MAX
-        )
+        return len(self) < self._connections_max and self._by_address[host] < self._per_address_max
 
     def begun(self, task: Task, host: str) -> None:
         """A connection of a stranger."""

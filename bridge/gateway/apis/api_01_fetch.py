@@ -102,7 +102,8 @@ async def _answers(
             await context.heads.refresh()
         live_starts = await fetch_reads.live_starts(context, all_wanted, peer)
         seen = {shard: context.heads[shard] for shard in shards}
-        bytes_max = context.unsent.take(peer.connection, peer.host, request.max_bytes)
+        asked_bytes = context.quotas.read_bytes_max(peer.principal, request.max_bytes)
+        bytes_max = context.unsent.take(peer.connection, peer.host, asked_bytes)
         answers, found_bytes, failed = await fetch_reads.read(
             context, all_wanted, seen, bytes_max, live_starts
         )

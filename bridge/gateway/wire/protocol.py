@@ -32,6 +32,7 @@ from cellfeed.bridge.gateway.wire.frame_check import (
 )
 
 API_VERSIONS: Final = 18
+FETCH: Final = 1
 load_request_schema: Final = cache(index.load_request_schema)
 load_response_schema: Final = cache(index.load_response_schema)
 """By API and version. kio looks its module up by name in each call: a tenth of a small request."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from litestar import Litestar
@@ -43,6 +43,7 @@ from cellfeed.store.http.server.framework_errors import answer_error, as_error
 from cellfeed.store.http.server.handlers import NegotiatedResponse
 from cellfeed.store.http.server.health import OPERATION_ROUTES
 from cellfeed.store.http.server.index_query import IndexQueryRoute
+from cellfeed.store.http.server.metered import admitted
 from cellfeed.store.http.server.metrics import WorkerMetrics
 from cellfeed.store.http.server.openapi import openapi_config
 from cellfeed.store.http.server.puts import PutRoutes
@@ -52,6 +53,8 @@ from cellfeed.store.http.server.responses import as_put_error, send_content, sen
 from cellfeed.store.http.server.wait import WAIT_THREADS, wait
 from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.authority import Authority
+from cellfeed.store.security.peer_limits import Quota
+from cellfeed.store.security.quotas import Quotas
 
 LIVE_PATH: Final = "/livez"
 """Answered to anybody: the process runs. Where credentials are asked for, it says nothing else."""
@@ -71,8 +74,8 @@ _log: Final = logging.getLogger("cellfeed.worker")
 class WorkerApp:
     """ASGI. ``closing`` is set by the server when it begins to end: streams then stop after the
     cells that they have read. ``collectors``: more for its metrics. ``callers``: the rights of
-    senders; without them everybody may do everything. ``audit`` gets a line of
-    each request."""
+    senders; without them everybody may do everything. ``audit`` gets a line of each request.
+    ``quotas``: by principal."""
 
     def __init__(
         self,
@@ -80,8 +83,10 @@ class WorkerApp:
         collectors: Sequence[Collector] = (),
         callers: Callers | None = None,
         audit: AuditLog | None = None,
+        quotas: Mapping[str, Quota] | None = None,
     ) -> None:
         self._audit = audit
+        self._quotas = Quotas(quotas)
         self.callers = callers or Callers(
             datastore.name, Authority(datastore.state), required=False
         )
@@ -115,7 +120,7 @@ class WorkerApp:
             return None
 
         self.direct = DirectRequests(
-            direct, self._history, self.metrics, REQUESTS_MAX, self.callers, audit
+            direct, self._history, self.metrics, REQUESTS_MAX, self.callers, audit, self._quotas
         )
         self._litestar = Litestar(
             [*READ_ROUTES, wait, *OPERATION_ROUTES],
@@ -185,6 +190,7 @@ class WorkerApp:
             if not self.callers.required:
                 refuse_foreign_host(scope)
             scope[CALLER] = await self.callers.of(scope)
+            ways = admitted(self._quotas, scope, route, receive, counted_send)
             if route == "read":
                 self._refuse_misdirected(scope)
             known = header(scope, _HISTORY)
@@ -195,7 +201,7 @@ class WorkerApp:
                     f" {self._name!r}, and the request is for {ascii(wanted)[:80]}: it is another"
                     " store, or this one was restored; if that is meant, make a new client"
                 )
-            await handler(scope, receive, counted_send)
+            await handler(scope, *ways)
         except PeerGone:
             status = 499  # the number that nginx made usual for this; nobody is left to be sent one
         except Exception as problem:

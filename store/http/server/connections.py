@@ -6,8 +6,8 @@ sent nothing for ``SILENT_S``; an answer that its reader did not read for ``SILE
 between two requests ends after ``KEEP_ALIVE_S``. A head has ``HEAD_BYTES_MAX`` and ``HEAD_S``,
 however slowly its bytes come. A body has limits of its own
 (:mod:`cellfeed.store.http.server.bodies`); an answer that came before the end of its request ends
-the connection. Beyond ``CONNECTIONS_MAX`` the connection whose peer has let it wait for longest
-makes room for a new one.
+the connection. Of too many one makes room for a new one
+(:mod:`cellfeed.store.http.server.room`).
 
 The usual request is answered without the server's layers
 (:mod:`cellfeed.store.http.server.direct`), and only where their parser stands between two messages
@@ -27,6 +27,8 @@ from cellfeed.store.errors import CellfeedError, HeadTooLarge, RequestTimedOut, 
 from cellfeed.store.http.server.callers import SUBJECT
 from cellfeed.store.http.server.direct import DirectRequests
 from cellfeed.store.http.server.responses import last_answer
+from cellfeed.store.http.server.room import one_too_many
+from cellfeed.store.security.peer_limits import PeerLimits
 from cellfeed.store.security.subject import subject_principal
 
 SILENT_S: Final = 30.0
@@ -46,14 +48,16 @@ UNREAD_REST_S: Final = 5.0
 KEEP_ALIVE_S: Final = 75
 """An idle connection is kept so long; clients that talk every minute keep theirs."""
 
-CONNECTIONS_MAX: Final = 2_000
-"""Each costs a file handle and some 20 KB; under the usual limit of 4,096 handles."""
-
 
 class Connection(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol with the limits of this module."""
 
     silent_s = SILENT_S
+
+    def __init__(self, *args: Any, limits: PeerLimits, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
+        self.host = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -73,10 +77,10 @@ class Connection(HttpToolsProtocol):
         self._subject = subject_principal(transport.get_extra_info("peercert"))
         self._direct: DirectRequests | None = getattr(self.config.loaded_app, "direct", None)
         self._usual_heads = self._direct.heads(self._subject) if self._direct else None
-        if len(self.connections) > CONNECTIONS_MAX:
-            everyone = cast("set[Connection]", self.connections)
-            others = [each for each in everyone if each.lets_wait and each is not self]
-            max(others, key=lambda each: each.waits_s, default=self).transport.abort()
+        self.host = str((transport.get_extra_info("peername") or ("",))[0])
+        everyone = cast("set[Connection]", self.connections)
+        if (gone := one_too_many(self, everyone, self._limits)) is not None:
+            gone.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = time.monotonic()

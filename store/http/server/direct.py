@@ -25,11 +25,13 @@ from typing import Final, Protocol
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.messages import HISTORY, JSON, REQUEST_NUMBER
 from cellfeed.store.http.server.callers import Callers
+from cellfeed.store.http.server.metered import PUTS
 from cellfeed.store.http.server.metrics import WorkerMetrics
 from cellfeed.store.http.server.responses import encoded
 from cellfeed.store.http.server.usual_requests import UsualHeads, UsualRequest
 from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.callers import Caller
+from cellfeed.store.security.quotas import Quotas
 
 _JSON: Final = JSON.encode()
 _NUMBER: Final = REQUEST_NUMBER.encode()
@@ -68,8 +70,10 @@ class DirectRequests:
         in_flight_max: int,
         callers: Callers,
         audit: AuditLog | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._audit = audit
+        self._quotas = quotas or Quotas()
         self._find = find
         self._callers = callers
         self._history = history
@@ -92,6 +96,9 @@ class DirectRequests:
         if request is None or (found := self._find(request.path)) is None:
             return False
         route, handler = found
+        principal = request.caller.principal
+        if self._quotas.debt_s(principal) > 0:
+            return False
 
         def respond(answer: bytes | CellfeedError) -> None:
             status, content = 200, answer
@@ -100,11 +107,15 @@ class DirectRequests:
             self._metrics.in_flight -= 1
             self._metrics.answered(route, status)
             self._audited(route, status, request)
+            if route not in PUTS:
+                self._quotas.spend(principal, read_bytes=len(content))
             connection.answered(self._whole(status, content, request.number, connection.ends))
 
         if not handler(request.content, respond, request.caller):
             return False
         self._metrics.in_flight += 1
+        put_bytes = len(request.content) if route in PUTS else 0
+        self._quotas.spend(principal, requests=1, put_bytes=put_bytes)
         return True
 
     def _audited(self, route: str, status: int, request: UsualRequest) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,6 +14,7 @@ from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.errors import (
     CellfeedError,
     OutcomeUnknown,
+    QuotaExceeded,
     UnsupportedMediaType,
 )
 from cellfeed.store.http.messages import JSON, MSGPACK, NDJSON
@@ -78,7 +80,10 @@ async def send_message(
 
 async def send_error(send: Send, scope: Scope, error: CellfeedError) -> None:
     """Sends an error with its own status."""
-    await send_message(send, scope, error, error.http_status)
+    headers = []
+    if isinstance(error, QuotaExceeded):
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
+    await send_message(send, scope, error, error.http_status, headers)
 
 
 async def send_content(

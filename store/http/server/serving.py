@@ -10,7 +10,8 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, cast
 
 import uvicorn
 
@@ -23,6 +24,7 @@ from cellfeed.store.http.server.tls_accepting import TlsAcceptor
 from cellfeed.store.limits import CERTIFICATES_LOOK_S, PUT_TIMEOUT_S
 from cellfeed.store.progress import Watch
 from cellfeed.store.security.certificates import Certificates
+from cellfeed.store.security.peer_limits import PeerLimits
 
 _log: Final = logging.getLogger("cellfeed.http")
 
@@ -43,11 +45,14 @@ class HttpServer(uvicorn.Server):
         on_closing: Callable[[], object] = lambda: None,
         loops: Mapping[str, Callable[[], Awaitable[None]]] | None = None,
         watch: Watch | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
+        limits = limits or PeerLimits()
+        self._connection = partial(Connection, limits=limits)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Connection,
+                http=cast("type[Connection]", self._connection),
                 ws="none",
                 proxy_headers=False,  # no header may rename a peer
                 loop="auto",
@@ -73,6 +78,7 @@ class HttpServer(uvicorn.Server):
         self._running: list[asyncio.Task[None]] = []
         self._acceptor: TlsAcceptor | None = None
         self._looked_at = time.monotonic()
+        self._limits = limits
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Until it is stopped; the sockets are closed then."""
@@ -82,7 +88,12 @@ class HttpServer(uvicorn.Server):
         has_tls = self._certificates.context is not None
         await super().startup([] if has_tls else self._sockets)
         if has_tls:
-            self._acceptor = TlsAcceptor(self._sockets, self._certificates, self._protocol)
+            self._acceptor = TlsAcceptor(
+                self._sockets,
+                self._certificates,
+                self._protocol,
+                self._limits.connections_per_address,
+            )
             self._acceptor.serve()
             self._loops["http-certificates"] = self._follow_certificates
         self._running = [
@@ -121,7 +132,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     def _protocol(self) -> asyncio.Protocol:
-        return Connection(
+        return self._connection(
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,

@@ -14,7 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from cellfeed.store.background import keep_running
-from cellfeed.store.limits import PEER_WARNINGS_MAX, PEER_WARNINGS_S, STRANGERS_MAX
+from cellfeed.store.limits import (
+    CONNECTIONS_PER_ADDRESS_MAX,
+    PEER_WARNINGS_MAX,
+    PEER_WARNINGS_S,
+    STRANGERS_MAX,
+)
 from cellfeed.store.security.accepting import accept_from, shake_hands
 from cellfeed.store.security.certificates import Certificates
 from cellfeed.store.security.limited_warnings import LimitedWarnings
@@ -37,11 +42,12 @@ class TlsAcceptor:
         sockets: Sequence[socket.socket],
         certificates: Certificates,
         protocol: Callable[[], asyncio.Protocol],
+        per_address_max: int = CONNECTIONS_PER_ADDRESS_MAX,
     ) -> None:
         self._sockets = sockets
         self._certificates = certificates
         self._protocol = protocol
-        self._open = OpenConnections(2 * STRANGERS_MAX)
+        self._open = OpenConnections(2 * STRANGERS_MAX, per_address_max)
         self._accepting: list[asyncio.Task[None]] = []
 
     def serve(self) -> None:

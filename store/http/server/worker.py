@@ -21,6 +21,7 @@ from cellfeed.store.progress import Watch
 from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.authority import Authority
 from cellfeed.store.security.certificates import Certificates
+from cellfeed.store.security.peer_limits import PeerLimits
 
 OWNER = "the worker"
 
@@ -43,6 +44,7 @@ def run_worker(
     certificates: Certificates | None = None,
     signed: SignedTokens | None = None,
     audit: AuditLog | None = None,
+    limits: PeerLimits | None = None,
 ) -> None:
     """Serves ``datastore`` until ``stop`` is set (looked at every 0.1 s); requests under way are
     answered first. Does not close the datastore.
@@ -51,15 +53,17 @@ def run_worker(
     connections are taken. Signals are left to the caller. ``collectors`` add to ``/metrics``.
     ``listener``: instead of ``host`` and ``port``, one with TLS and authentication;
     ``certificates``: its, where the caller has them read again. ``signed`` verifies tokens of
-    identity providers; ``audit`` gets a line of each request. Raises ProtectData for a listener
-    beyond loopback without both, StorageUnavailable when the port cannot be had.
+    identity providers; ``audit`` gets a line of each request. ``limits``: of its peers. Raises
+    ProtectData for a listener beyond loopback without both, StorageUnavailable when the port cannot
+    be had.
     """
     where = listener or HttpListener(host, port)
     sockets = listen(where, OWNER)
     authority = Authority(datastore.state)
     authority.look()  # a request that comes at once finds the users; without storage, nobody
     callers = Callers(datastore.name, authority, required=where.needs_credentials, signed=signed)
-    app = WorkerApp(datastore, collectors, callers, audit)
+    limits = limits or PeerLimits()
+    app = WorkerApp(datastore, collectors, callers, audit, limits.quotas)
 
     def started() -> None:
         collect_seldom()
@@ -81,6 +85,7 @@ def run_worker(
             on_closing=closing,
             loops={"http-rights": callers.follow},
             watch=Watch("of the worker", "event-loop"),
+            limits=limits,
         )
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(server.serve())

@@ -15,7 +15,7 @@ import pytest
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import BodiesFull
 from cellfeed.store.http.client import Client
-from cellfeed.store.http.server import app, bodies, connections
+from cellfeed.store.http.server import app, bodies, connections, room
 from cellfeed.store.http.server.bodies import BODIES
 from tests.support.waiting import wait_until
 from tests.support.worker_thread import worker_thread
@@ -195,7 +195,7 @@ def test_incoming_bodies_take_no_place_of_requests(
 def test_beyond_the_most_connections_an_idle_one_is_closed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(room, "CONNECTIONS_MAX", 4)
     with ExitStack() as stack:
         peers = []
         for _ in range(8):

@@ -19,6 +19,7 @@ from cellfeed.bridge.gateway.wire.fetch_request import fetch_of
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.security.access import Security
+from cellfeed.store.security.quotas import Quotas
 from cellfeed.store.security.rights import Acl
 from tests.support.awaiting import awaited
 from tests.support.gateway_context import Heads
@@ -43,6 +44,7 @@ class Gateway:
         self.kept_fetches = KeptFetches(cast("Any", self.heads))
         self.newest = SimpleNamespace(reads=None)
         self.unsent = Unsent()
+        self.quotas = Quotas()
         self.topics = SimpleNamespace(named={"trips": TOPIC}.get, datastore="trips")
         self.security = Security({}, frozenset(RULES), b"")
 

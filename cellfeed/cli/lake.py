@@ -10,13 +10,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, client_of
-from cellfeed.cli.output import JsonOption, console, errors, print_json, print_rows
-from cellfeed.cli.verify import print_report
+from cellfeed.cli.output import JsonOption, console, errors, print_json
+from cellfeed.cli.table_query import print_query
+from cellfeed.cli.verify import print_verdict
 from cellfeed.config.lake import LakeConfig
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
 from cellfeed.store.api import CellStore
-from cellfeed.store.errors import InvalidRequest, NotFound
+from cellfeed.store.errors import NotFound
 from cellfeed.verify.place import Place
 from cellfeed.verify.report import verify as compare
 from cellfeed.verify.store_place import StorePlace
@@ -94,20 +95,7 @@ def query(
 
     lake, directory = _lake(name, run_dir)
     view = LakeView(lake_place(lake, directory))
-    import duckdb  # a large library: loaded for SQL only
-
-    try:
-        rows = view.query(sql)
-    except duckdb.Error as error:
-        raise InvalidRequest(
-            f"SQL {sql[:200]!r}: {str(error).partition(chr(10))[0]}. Ask the views `cells` and"
-            " `latest` in DuckDB's SQL"
-        ) from None
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    print_rows(rows)
+    print_query(view.query, sql, as_json=as_json)
 
 
 @app.command()
@@ -127,12 +115,7 @@ def verify(
         places: list[Place] = [StorePlace(client), LakePlace(lake_place(lake, directory))]
         with errors.status("reading store, lake"):
             report = compare(places)
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_report(report)
-    if not (report.equal and report.whole):
-        raise typer.Exit(1)
+    print_verdict(report, as_json=as_json)
 
 
 def lag(store: CellStore, positions: dict[int, int]) -> tuple[int, float]:

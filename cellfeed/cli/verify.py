@@ -65,6 +65,11 @@ def verify(
             places.append(WarehousePlace(parquet))
         with errors.status(f"reading {', '.join(place.name for place in places)}"):
             report = compare(places)
+    print_verdict(report, as_json=as_json)
+
+
+def print_verdict(report: VerifyReport, *, as_json: bool) -> None:
+    """Prints a comparison. Exits with 1 where places differ, or the log lacks cells."""
     if as_json:
         print_json(report.as_json())
     else:

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
-from cellfeed.cli.output import JsonOption, console, print_json, print_rows
+from cellfeed.cli.output import JsonOption, console, print_json
+from cellfeed.cli.table_query import print_query
 from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.instance.config_file import load_config
 from cellfeed.run_dir import RunDir
-from cellfeed.store.errors import InvalidRequest, NotFound
+from cellfeed.store.errors import NotFound
 
 app = typer.Typer(
     no_args_is_help=True, help="The warehouse table: SQL over it, and how far it has come."
@@ -40,20 +41,7 @@ def query(
 ) -> None:
     """Ask the table, with DuckDB."""
     table = WarehouseTable(table_directory(directory, run_dir))
-    import duckdb  # a large library: loaded for SQL only
-
-    try:
-        rows = table.query(sql)
-    except duckdb.Error as error:
-        raise InvalidRequest(
-            f"SQL {sql[:200]!r}: {str(error).partition(chr(10))[0]}. Ask the views `cells` and"
-            " `latest` in DuckDB's SQL"
-        ) from None
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    print_rows(rows)
+    print_query(table.query, sql, as_json=as_json)
 
 
 @app.command()

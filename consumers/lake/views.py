@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from cellfeed.consumers.duckdb_views import NO_CELLS, make_views, quoted_paths, rows_of
 from cellfeed.consumers.lake.cell_columns import CELLS
 from cellfeed.consumers.lake.contract import LiveFile, State
 from cellfeed.consumers.lake.data_files import DAY
 from cellfeed.consumers.lake.open_table import Place, find_lake_table
 from cellfeed.consumers.lake.positions import START
-from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.errors import NotFound, ProtectData
 
@@ -23,17 +23,6 @@ MEMORY: Final = "256MB"
 """Of a query: more goes to DuckDB's files in the temporary folder."""
 
 _COLUMNS: Final = ", ".join(CELLS.names)
-_NO_ROWS: Final = (
-    "SELECT 0::INTEGER AS shard, 0::BIGINT AS added_id, '' AS row_key, '' AS column_name, 0::BIGINT"
-    f" AS ref_key, NULL::TIMESTAMPTZ AS created_at, '' AS body, NULL::DATE AS {DAY} WHERE false"
-)
-_LATEST: Final = f"""
-    CREATE VIEW latest AS
-    SELECT * FROM cells WHERE row_key NOT IN (SELECT row_key FROM cells WHERE column_name = '{ERASED_COLUMN}')
-    QUALIFY row_number() OVER (PARTITION BY row_key, column_name ORDER BY ref_key DESC) = 1
-"""  # noqa: E501, S608
-"""Without the rows that the log marks as erased."""
-
 _OF_SHARD: Final = """
     SELECT added_id, row_key, column_name, ref_key, body FROM cells
     WHERE shard = ? AND added_id >= ? AND added_id < ? ORDER BY added_id
@@ -74,19 +63,14 @@ class LakeView:
                 " read it with an engine of its format"
             )
         connection = duckdb.connect(config={"memory_limit": MEMORY})
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(f"CREATE VIEW cells AS {_rows(state.files())}")
-        connection.execute(_LATEST)
+        make_views(connection, _rows(state.files()))
         return connection
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
         """The rows that a SQL query over ``cells`` and ``latest`` gives, as dicts. Raises DuckDB's
         own errors for bad SQL."""
         with self.connect() as connection:
-            rows: list[dict[str, Any]] = (
-                connection.sql(sql, params=list(parameters)).to_arrow_table().to_pylist()
-            )
-        return rows
+            return rows_of(connection, sql, parameters)
 
     def digests(
         self,
@@ -128,12 +112,12 @@ def _fetched(
 
 def _rows(files: Sequence[LiveFile]) -> str:
     if not files:
-        return _NO_ROWS
-    paths = ", ".join("'" + each.path.replace("'", "''") + "'" for each in files)
+        return f"SELECT *, NULL::DATE AS {DAY} FROM ({NO_CELLS})"  # noqa: S608
+    paths = quoted_paths([each.path for each in files])
     by_day = all(f"/{DAY}=" in each.path for each in files)
     day = DAY if by_day else f"CAST(created_at AS DATE) AS {DAY}"
     hive = f", hive_types = {{'{DAY}': DATE}}" if by_day else ""
     return (
-        f"SELECT {_COLUMNS}, {day} FROM read_parquet([{paths}], union_by_name = true,"  # noqa: S608
+        f"SELECT {_COLUMNS}, {day} FROM read_parquet({paths}, union_by_name = true,"  # noqa: S608
         f" hive_partitioning = {str(by_day).lower()}{hive})"
     )

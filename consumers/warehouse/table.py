@@ -6,8 +6,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from cellfeed.consumers.duckdb_views import NO_CELLS, make_views, quoted_paths, rows_of
 from cellfeed.consumers.warehouse.cell_rows import WarehouseRow
 from cellfeed.consumers.warehouse.chain import ShardChain, check_no_stray_commits, place_data_file
 from cellfeed.consumers.warehouse.layout import (
@@ -23,25 +24,11 @@ from cellfeed.consumers.warehouse.layout import (
 )
 from cellfeed.consumers.warehouse.staging import put_if_absent, sha256_of
 from cellfeed.store.backups.synced import make_folders, sync_folder
-from cellfeed.store.cells.cell import ERASED_COLUMN
 from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.errors import DataDamaged, NotFound, ProtectData
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-
-_EMPTY_CELLS: Final = """
-    CREATE VIEW cells AS
-    SELECT NULL::INTEGER AS shard, NULL::BIGINT AS added_id, NULL::VARCHAR AS row_key, NULL::VARCHAR AS column_name, NULL::BIGINT AS ref_key,
-           NULL::TIMESTAMPTZ AS created_at, NULL::VARCHAR AS body
-    WHERE false
-"""  # noqa: E501
-_LATEST: Final = f"""
-    CREATE VIEW latest AS
-    SELECT * FROM cells WHERE row_key NOT IN (SELECT row_key FROM cells WHERE column_name = '{ERASED_COLUMN}')
-    QUALIFY row_number() OVER (PARTITION BY row_key, column_name ORDER BY ref_key DESC) = 1
-"""  # noqa: E501, S608
-"""Without the rows that the log marks as erased, even if older files still hold them."""
 
 
 def make_table(directory: Path, topic: str) -> None:
@@ -171,24 +158,20 @@ class WarehouseTable:
         import duckdb  # a large library: loaded for SQL only
 
         connection = duckdb.connect()
-        connection.execute("SET TimeZone = 'UTC'")
-        files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in self.files())
-        connection.execute(
-            f"CREATE VIEW cells AS SELECT * FROM read_parquet([{files}], hive_partitioning = false)"  # noqa: S608
+        files = [str(path) for path in self.files()]
+        make_views(
+            connection,
+            f"SELECT * FROM read_parquet({quoted_paths(files)}, hive_partitioning = false)"  # noqa: S608
             if files
-            else _EMPTY_CELLS
+            else NO_CELLS,
         )
-        connection.execute(_LATEST)
         return connection
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
         """The rows that a SQL query over ``cells`` and ``latest`` gives, as dicts. Raises DuckDB's
         own errors for bad SQL."""
         with self.connect() as connection:
-            rows: list[dict[str, Any]] = (
-                connection.sql(sql, params=list(parameters)).to_arrow_table().to_pylist()
-            )
-        return rows
+            return rows_of(connection, sql, parameters)
 
     def _chain(self, shard: int) -> ShardChain:
         chain = self._chains.get(shard)

@@ -52,10 +52,12 @@ def kafka_broker_process(directory: Path) -> Iterator[tuple[str, psutil.Process]
         "process.roles=broker,controller\nnode.id=1\n"
         f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}\n"
         f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n"
-        f"controller.listener.names=CONTROLLER\ncontroller.quorum.voters=1@127.0.0.1:{controller_port}\n"
+        "controller.listener.names=CONTROLLER\n"
+        f"controller.quorum.voters=1@127.0.0.1:{controller_port}\n"
         f"log.dirs={directory / 'logs'}\n"
-        "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\ntransaction.state.log.replication.factor=1\n"
-        "transaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\nauto.create.topics.enable=false\n"
+        "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n"
+        "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+        "group.initial.rebalance.delay.ms=0\nauto.create.topics.enable=false\n"
     )
     java = [shutil.which("java") or "java", _HEAP, "-cp", class_path]
     environment = {**os.environ, "LC_ALL": "C"}

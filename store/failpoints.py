@@ -2,13 +2,13 @@
 
 A failpoint costs two looks at empty dictionaries when none is set. Tests set them in process with
 :func:`set_failpoint`, or for a child process through the environment:
-``CELLFEED_FAILPOINTS="sqlite.put.before_commit=kill@3;trigger.after_run=raise"``. The part after ``@``
-is the number of the pass at which it acts (1, the first, when left out); earlier and later passes
-do nothing.
+``CELLFEED_FAILPOINTS="sqlite.put.before_commit=kill@3;trigger.after_run=raise"``. The part after
+``@`` is the number of the pass at which it acts (1, the first, when left out); earlier and later
+passes do nothing.
 
 Actions: ``kill`` (the process ends as by ``kill -9``), ``raise`` (:class:`FailpointReached`),
 ``sleep:SECONDS``. For other actions there is :func:`watch_failpoint`.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

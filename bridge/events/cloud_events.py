@@ -1,8 +1,8 @@
 """A cell as a CloudEvent 1.0 in structured JSON mode (cloudevents.io, Kafka protocol binding §3.3):
 one object, ``data`` being the JSON envelope.
 
-    {"specversion":"1.0","id":"3/17","source":"/cellfeed/trips","type":"cellfeed.cell.BASE","subject":"<row
-    key>","time":"…","datacontenttype":"application/json","data":{…}}
+    {"specversion":"1.0","id":"3/17","source":"/cellfeed/trips","type":"cellfeed.cell.BASE",
+    "subject":"<row key>","time":"…","datacontenttype":"application/json","data":{…}}
 
 ``source`` and ``id`` together name the cell for ever: the datastore, and shard and added_id.
 """
@@ -51,7 +51,8 @@ class CloudEventsFormat(BatchFormat):
         kind = json.dumps(f"cellfeed.cell.{cell.column_name}", ensure_ascii=False)
         time = moment(cell.created_at_us).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return (
-            f'{{"specversion":"1.0","id":"{shard}/{cell.added_id}","source":{self._source},"type":{kind},"subject":"{key.decode()}",'
+            f'{{"specversion":"1.0","id":"{shard}/{cell.added_id}","source":{self._source},'
+            f'"type":{kind},"subject":"{key.decode()}",'
             f'"time":"{time}","datacontenttype":"application/json"'
         ).encode()
 

@@ -46,7 +46,8 @@ _COLUMNS_KEPT_MAX: Final = 10_000
 without end."""
 
 _JSON: Final = re.compile(
-    rb'\{"added_id":(\d{1,19}),"body":(\{.*\}),"column_name":("(?:[^"\\]|\\.)*"),"created_at":"([0-9T:.-]{26})Z",'
+    rb'\{"added_id":(\d{1,19}),"body":(\{.*\}),"column_name":("(?:[^"\\]|\\.)*"),'
+    rb'"created_at":"([0-9T:.-]{26})Z",'
     rb'"ref_key":(-?\d{1,19}),"row_key":"([0-9a-f-]{36})","shard":(\d{1,10})\}',
     re.DOTALL,
 )

@@ -6,7 +6,8 @@ Avro: a zero byte, the schema id (4 bytes, big-endian), the Avro binary of
 property test holds the two byte-identical. JSON: one object with the same fields, keys sorted, no
 spaces, the body spliced in as it is stored::
 
-    {"added_id":…,"body":{…},"column_name":…,"created_at":"2026-01-31T12:00:00.000000Z","ref_key":…,"row_key":…,"shard":…}
+    {"added_id":…,"body":{…},"column_name":…,"created_at":"2026-01-31T12:00:00.000000Z",
+    "ref_key":…,"row_key":…,"shard":…}
 
 The way back is :func:`cellfeed.bridge.events.envelope.decode_envelope`.
 
@@ -225,7 +226,8 @@ class JsonFormat(BatchFormat):
                 )
             column = self._columns.get(column_name) or self._column(column_name)
             values.append(
-                b'{"added_id":%d,"body":%b,"column_name":%b,"created_at":"%b.%0*dZ","ref_key":%d,"row_key":"%b","shard":%d}'
+                b'{"added_id":%d,"body":%b,"column_name":%b,"created_at":"%b.%0*dZ",'
+                b'"ref_key":%d,"row_key":"%b","shard":%d}'
                 % (
                     added_id,
                     body_json,

@@ -1,13 +1,11 @@
 """Whether readers with one schema can read records of another one (Avro's schema resolution). Also
 the compatibility that a new version must have with all earlier ones.
 
-=========
-========================================================================================================
+=========  =============================================================
 FULL       both of the others
 BACKWARD   a reader with the new version reads the records of every earlier one
 FORWARD    a reader with any earlier version reads the records of the new one
-=========
-========================================================================================================
+=========  =============================================================
 
 Stricter than Avro where it would let a value become another one. No integer is read as a float that
 may not hold it. Logical types and the full names of types stay the same.

@@ -96,11 +96,9 @@ def set_offsets(
     if as_json:
         print_json({"group": group, "offsets": offsets})
     else:
-        console.print(
-            f"{group} resumes at"
-            f" {', '.join(f'{shard}:{offset}' for shard, offset in offsets.items() if offset is not None)}",  # noqa: E501
-            highlight=False,
-        )
+        known = {shard: offset for shard, offset in offsets.items() if offset is not None}
+        places = ", ".join(f"{shard}:{offset}" for shard, offset in known.items())
+        console.print(f"{group} resumes at {places}", highlight=False)
 
 
 @app.command()

@@ -5,15 +5,14 @@ A trip's row key is made from its five fields :data:`TRIP_NAME_FIELDS`, which no
 :mod:`cellfeed.loading.row_keys`; so ``cellfeed load --row-key-from
 pickup,dropoff,pickup_zone,dropoff_zone,total`` gives the same row keys. All cells have ref key 1.
 
-===============
-====================================================================================================================
+===============  ==========================================================================
 BASE             the trip: times as ISO text, money in integer cents, ``passengers`` 0 and zones ""
                  where the meter's record lacks them
 NOTES            only for trips that lack something:
                  ``{"missing": ["passengers", "pickup_zone", …], "text": …}``
-FARE_ADJUSTMENT  only for trips with tolls: ``{"kind": "tolls", "amount_cents": …}`` (part of the
-total already) ===============
-====================================================================================================================
+FARE_ADJUSTMENT  only for trips with tolls: ``{"kind": "tolls", "amount_cents": …}`` (part of
+                 the total already)
+===============  ==========================================================================
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ class KafkaServer:
         data = self.directory / "data"
         self.directory.mkdir(parents=True, exist_ok=True)
         own = (
-            f"listeners=PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self.controller_port}\n"
+            f"listeners=PLAINTEXT://{LOOPBACK}:{self.port},"
+            f"CONTROLLER://{LOOPBACK}:{self.controller_port}\n"
             f"advertised.listeners=PLAINTEXT://{LOOPBACK}:{self.port}\n"
             f"controller.quorum.voters=1@{LOOPBACK}:{self.controller_port}\n"
             f"log.dirs={data}\n"

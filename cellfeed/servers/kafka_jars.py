@@ -31,7 +31,8 @@ _KAFKA_JARS: Final = (
     "org.slf4j:slf4j-simple:1.7.36",
 )
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion><groupId>cellfeed</groupId><artifactId>jars</artifactId><version>1</version>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>cellfeed</groupId><artifactId>jars</artifactId><version>1</version>
   <dependencies>{dependencies}</dependencies>
 </project>
 """

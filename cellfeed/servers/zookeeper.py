@@ -36,7 +36,11 @@ class ZooKeeperServer:
 
     def prepare(self) -> None:
         (self.directory / "data").mkdir(parents=True, exist_ok=True)
-        own = f"dataDir={self.directory / 'data'}\nclientPort={self.port}\nclientPortAddress={LOOPBACK}\n"  # noqa: E501
+        own = (
+            f"dataDir={self.directory / 'data'}\n"
+            f"clientPort={self.port}\n"
+            f"clientPortAddress={LOOPBACK}\n"
+        )
         self._configuration.write_text(
             f"{self.settings.read_text()}\n# Of this server; the last value of a name"
             f" counts.\n{own}"

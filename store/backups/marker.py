@@ -29,7 +29,8 @@ DICTIONARIES: Final = "dictionaries"
 
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}")
 _OWN_FILE: Final = re.compile(
-    rf"{re.escape(MANIFEST)}|{MARKER}|{STATE}|{DICTIONARIES}|cells-\d{{4,}}|\.({re.escape(MANIFEST)}|{MARKER}|{DICTIONARIES})\.staged"
+    rf"{re.escape(MANIFEST)}|{MARKER}|{STATE}|{DICTIONARIES}|cells-\d{{4,}}"
+    rf"|\.({re.escape(MANIFEST)}|{MARKER}|{DICTIONARIES})\.staged"
 )
 
 

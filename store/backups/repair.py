@@ -116,9 +116,10 @@ def _mended(finding: Finding, mender: Mender, sources: Sequence[Source], shards:
             good |= fitting
             recorded.append(f"{_ids(sorted(fitting))} by the copy of {source.name}")
     if missing := [each for each in finding.ids if each not in good]:
+        asked = ", ".join(source.name for source in sources)
         reasons = (
             "; ".join(why_not)
-            or f"no verified copy on {', '.join(source.name for source in sources) or 'any other node, and no backup was named'}"  # noqa: E501
+            or f"no verified copy on {asked or 'any other node, and no backup was named'}"
         )
         return replace(
             finding,

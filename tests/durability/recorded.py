@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Final
 
 CALLS: Final = (
-    "openat,creat,write,pwrite64,writev,pwritev,pwritev2,lseek,ftruncate,fallocate,fsync,fdatasync,sync_file_range,close,dup,dup2,dup3,"
-    "rename,renameat,renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat,rmdir,copy_file_range,sendfile,fork,vfork"
+    "openat,creat,write,pwrite64,writev,pwritev,pwritev2,lseek,ftruncate,fallocate,fsync,"
+    "fdatasync,sync_file_range,close,dup,dup2,dup3,rename,renameat,renameat2,link,linkat,unlink,"
+    "unlinkat,mkdir,mkdirat,rmdir,copy_file_range,sendfile,fork,vfork"
 )
 PROGRAM_TIMEOUT_S: Final = 120.0
 

@@ -53,7 +53,9 @@ from confluent_kafka import Consumer
 
 status = json.loads(subprocess.check_output(["cellfeed", "status", "--json"]))
 [port] = [each["ports"]["kafka"] for each in status["processes"] if each["kind"] == "gateway"]
-consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "me", "auto.offset.reset": "earliest"})
+consumer = Consumer({
+    "bootstrap.servers": f"127.0.0.1:{port}", "group.id": "me", "auto.offset.reset": "earliest"
+})
 consumer.subscribe(["trips.BASE"])
 read = 0
 while read < EXPECTED and (record := consumer.poll(20)):
@@ -61,7 +63,7 @@ while read < EXPECTED and (record := consumer.poll(20)):
     read += 1
 consumer.close()
 print(read, "records")
-"""  # noqa: E501
+"""
 
 
 def live(home: Path) -> None:

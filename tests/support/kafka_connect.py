@@ -23,11 +23,21 @@ _OPTIONS: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
 _POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion><groupId>cellfeed</groupId><artifactId>kafka-connect-jars</artifactId><version>1</version>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>cellfeed</groupId><artifactId>kafka-connect-jars</artifactId><version>1</version>
   <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId><version>{KAFKA_VERSION}</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>connect-file</artifactId><version>{KAFKA_VERSION}</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId>
+      <version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>connect-file</artifactId>
+      <version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId>
+      <version>1.7.36</version>
+    </dependency>
   </dependencies>
 </project>
 """

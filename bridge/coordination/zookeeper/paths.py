@@ -145,7 +145,8 @@ class Paths:
 
     def identity(self, claim: Claim) -> str:
         """Of a claim that was given out."""
-        return f"{self.claim(claim.group, claim.topic, claim.partition, birth_of(claim.token))}/{claim.identity}"  # noqa: E501
+        birth = birth_of(claim.token)
+        return f"{self.claim(claim.group, claim.topic, claim.partition, birth)}/{claim.identity}"
 
     def entries(self, group: str, birth: int) -> str:
         return f"{self.born(group, birth)}/entries"

@@ -126,4 +126,5 @@ class ActiveGroups:
 
 def active_key(group_id: str) -> str:
     """Of a group's note in the state table."""
-    return f"{ACTIVE_PREFIX}{slot_of(group_id)}/{blake2b(group_id.encode(), digest_size=16).hexdigest()}"  # noqa: E501
+    digest = blake2b(group_id.encode(), digest_size=16).hexdigest()
+    return f"{ACTIVE_PREFIX}{slot_of(group_id)}/{digest}"

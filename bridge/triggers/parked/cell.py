@@ -89,4 +89,5 @@ def decode(entry: StateEntry) -> ParkedCell:
 
 
 def key_of(queue: str, cell: ParkedCell) -> str:
-    return f"{queue}/{quote(cell.group, safe='')}/{quote(cell.topic, safe='')}/{cell.partition}/{cell.added_id:020d}"  # noqa: E501
+    group, topic = quote(cell.group, safe=""), quote(cell.topic, safe="")
+    return f"{queue}/{group}/{topic}/{cell.partition}/{cell.added_id:020d}"

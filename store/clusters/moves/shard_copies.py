@@ -100,7 +100,8 @@ def copy_on(
         kind, ids = "kept", range(notes.leaving.log_start, notes.leaving.next_added_id)
     else:
         return None
-    table = f"{Layout(cluster.datastore, cluster.shards).database(shard)}.{HIDDEN if notes.hidden else ''}cell"  # noqa: E501
+    database = Layout(cluster.datastore, cluster.shards).database(shard)
+    table = f"{database}.{HIDDEN if notes.hidden else ''}cell"
     return ShardCopy(
         cluster.name,
         node,

@@ -38,7 +38,8 @@ class MySqlBuffer:
 
     def add(self, owner: str, cells: Sequence[NewCell], terms: WriteTerms | None = None) -> None:
         rows = [
-            f"(X'{owner.encode().hex()}',X'{cell.row_key.hex()}',X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{body.hex()}',NOW(6))"
+            f"(X'{owner.encode().hex()}',X'{cell.row_key.hex()}',"
+            f"X'{cell.column_name.encode().hex()}',{cell.ref_key},X'{body.hex()}',NOW(6))"
             for cell, body in zip(
                 cells, encode_bodies([cell.body_json for cell in cells]), strict=True
             )

@@ -52,7 +52,10 @@ _ERASE_ROWS: Final = 500
 def row_literal(cell: StoredCell) -> str:
     """The row of a cell, for an INSERT of ``INSERT_COLUMNS``."""
     added_id, row_key, column, ref_key, at_us, body = cell
-    return f"({added_id},X'{row_key.hex()}',X'{column.encode().hex()}',{ref_key},X'{body.hex()}',{sql_moment(at_us)},{cell_checksum(*cell)})"  # noqa: E501
+    return (
+        f"({added_id},X'{row_key.hex()}',X'{column.encode().hex()}',{ref_key},X'{body.hex()}',"
+        f"{sql_moment(at_us)},{cell_checksum(*cell)})"
+    )
 
 
 def erase_bodies(table: str, keys: Sequence[Sequence[Any]]) -> list[str]:

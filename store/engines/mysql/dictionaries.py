@@ -207,7 +207,10 @@ class MySqlDictionaries:
 
 def _literals(dictionary: Dictionary) -> str:
     name, digest = dictionary.column_name.encode().hex(), dictionary.sha256.hex()
-    return f"({dictionary.dictionary_id},X'{name}',X'{dictionary.content.hex()}',X'{digest}',{int(dictionary.trained_at_us)},{int(dictionary.samples)})"  # noqa: E501
+    return (
+        f"({dictionary.dictionary_id},X'{name}',X'{dictionary.content.hex()}',X'{digest}',"
+        f"{int(dictionary.trained_at_us)},{int(dictionary.samples)})"
+    )
 
 
 def _text(value: bytes | str) -> str:

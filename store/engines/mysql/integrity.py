@@ -33,8 +33,8 @@ ANSWER_TIMEOUT_S: Final = 3_600.0
 """Longest wait for one statement, in seconds: CHECK TABLE reads a table of any size as a whole."""
 
 _META_TABLES: Final = (
-    "datastore", "shard_counter", "leader_epoch", "state_entry", "state_revision", "column_seen", "buffered_cell", "dictionary", "dictionary_turn",  # noqa: E501
-    "shard_arriving", "shard_leaving",
+    "datastore", "shard_counter", "leader_epoch", "state_entry", "state_revision", "column_seen",
+    "buffered_cell", "dictionary", "dictionary_turn", "shard_arriving", "shard_leaving",
 )  # fmt: skip
 
 _LOOKS: Final = 2

@@ -222,7 +222,8 @@ class PutStatements(ShardStatements):
                     pack_key(added_id, ref_key, at_us, row_key) + name + body
                 )  # cell_checksum, written out
                 values.append(
-                    f"({added_id},X'{row_key.hex()}',X'{name.hex()}',{ref_key},X'{body.hex()}',{created_at},{crc})"
+                    f"({added_id},X'{row_key.hex()}',X'{name.hex()}',{ref_key},"
+                    f"X'{body.hex()}',{created_at},{crc})"
                 )
             statements += [
                 f"INSERT INTO {self._cell_table(shard)} {INSERT_COLUMNS} VALUES {','.join(part)}"

@@ -37,7 +37,10 @@ def latest(
     connection: sqlite3.Connection, keys: Sequence[tuple[bytes, str]]
 ) -> list[LocatedCell | None]:
     """The latest cells of these columns of rows, up to a full page. Raises DataDamaged."""
-    sql = f"SELECT position, {CELL} FROM cell WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"  # noqa: E501, S608
+    sql = (
+        f"SELECT position, {CELL} FROM cell"  # noqa: S608
+        " WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1"
+    )
     return _page(
         _first_sure(connection, connection.execute(sql, key), behind_latest(*key)) for key in keys
     )
@@ -50,7 +53,10 @@ def row(
     ``after_column``. Raises DataDamaged."""
     # With max() as the only aggregate SQLite takes the other columns from the row that holds the
     # maximum.
-    sql = f"SELECT position, {CELL}, max(ref_key) FROM cell WHERE row_key = ? AND column_name > ? GROUP BY column_name ORDER BY column_name"  # noqa: E501, S608
+    sql = (
+        f"SELECT position, {CELL}, max(ref_key) FROM cell"  # noqa: S608
+        " WHERE row_key = ? AND column_name > ? GROUP BY column_name ORDER BY column_name"
+    )
     rows: list[list[LocatedCell]] = []
     page = Page()
     for row_key in row_keys:

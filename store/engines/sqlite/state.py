@@ -16,10 +16,14 @@ from cellfeed.store.failpoints import declare, failpoint, marked
 declare("sqlite.state.before_commit", "sqlite.state.after_commit")
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS entry (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS revision (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS entry (
+    key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS revision (
+    one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL
+) STRICT;
 INSERT OR IGNORE INTO revision VALUES (1, 0);
-"""  # noqa: E501
+"""
 
 
 class SqliteState:

@@ -3,7 +3,8 @@ starting again.
 
 A WAL starts again from its beginning, so the size of the file says only how long it once was. But
 its header has a salt that every frame of the current round repeats, and no older frame has. So a
-look at one frame says whether the WAL is that long (https://www.sqlite.org/fileformat2.html#walformat).
+look at one frame says whether the WAL is that long
+(https://www.sqlite.org/fileformat2.html#walformat).
 Frames of a transaction that was rolled back count until they are overwritten: the count may be too
 high, never too low.
 

@@ -15,7 +15,8 @@ def page(document: dict[str, Any]) -> str:
             rows.append(
                 f"<h2><code>{method.upper()}"
                 f" {html.escape(path)}</code></h2><p>{html.escape(operation.get('summary', ''))}. "
-                f"{html.escape(operation.get('description', ''))}</p><ul>{_parameters(operation)}</ul>"  # noqa: E501
+                f"{html.escape(operation.get('description', ''))}</p>"
+                f"<ul>{_parameters(operation)}</ul>"
             )
     schemas = html.escape(json.dumps(document["components"]["schemas"], indent=1))
     title = html.escape(document["info"]["title"])
@@ -27,7 +28,8 @@ def page(document: dict[str, Any]) -> str:
         f" 1rem}}code,pre{{background:#f4f4f4}}h2{{font-size:1rem;border-top:1px solid"
         f" #ddd;padding-top:1rem}}</style>"
         f"<h1>{title}"
-        f" {html.escape(document['info']['version'])}</h1><p>{html.escape(document['info']['description'])}</p>"  # noqa: E501
+        f" {html.escape(document['info']['version'])}</h1>"
+        f"<p>{html.escape(document['info']['description'])}</p>"
         '<p>The document for tools: <a href="/schema/openapi.json">/schema/openapi.json</a>'
         f" (OpenAPI {document['openapi']}).</p>"
         f"{''.join(rows)}<h2>Messages</h2><pre>{schemas}</pre></html>"

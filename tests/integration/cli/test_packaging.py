@@ -27,9 +27,11 @@ pytestmark = pytest.mark.integration
 _LOOK = """
 import json
 import duckdb
-import cellfeed, cellfeed.bridge.gateway, cellfeed.consumers.billing.app, cellfeed.schemas, cellfeed.store.datastore
+import cellfeed, cellfeed.bridge.gateway, cellfeed.consumers.billing.app
+import cellfeed.schemas, cellfeed.store.datastore
 from cellfeed.loading.taxi import expected_figures, shipped_csv
-places = (cellfeed, cellfeed.bridge.gateway, cellfeed.consumers.billing.app, cellfeed.schemas, cellfeed.store.datastore)
+places = (cellfeed, cellfeed.bridge.gateway, cellfeed.consumers.billing.app,
+          cellfeed.schemas, cellfeed.store.datastore)
 print(json.dumps({
     "files": [module.__file__ for module in places],
     "names": cellfeed.__all__,
@@ -39,7 +41,7 @@ print(json.dumps({
     "csv": str(shipped_csv()),
     "year": duckdb.sql("SELECT TIMESTAMPTZ '2016-03-01 12:00:00Z'").fetchall()[0][0].year,
 }))
-"""  # noqa: E501
+"""
 
 _CONFIG = """
 datastore: {shards: 4}
@@ -68,12 +70,13 @@ def program(row_key):
 from confluent_kafka import Consumer
 
 def first_record(bootstrap):
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "own", "auto.offset.reset": "earliest"})
+    settings = {"bootstrap.servers": bootstrap, "group.id": "own"}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
     consumer.subscribe(["trips.BASE"])
     record = consumer.poll(30)
     consumer.close()
     return record.offset(), record.error()
-"""  # noqa: E501
+"""
     ),
     "service.py": (
         """

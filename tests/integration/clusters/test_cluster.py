@@ -475,7 +475,7 @@ def test_a_promotion_that_is_killed_anywhere_is_finished_by_the_next(
             if node != role.master:
                 follow_again(cluster.admin, node)
         eventually(
-            lambda role=role: all(  # type: ignore[misc]  # mypy infers no lambda with a default
+            lambda role=role: all(  # type: ignore[misc]
                 checksums(cluster, node) == checksums(cluster, role.master) for node in "abc"
             ),
             f"copies again after {name}",

@@ -309,7 +309,7 @@ def test_the_mode_of_replication_becomes_the_configurations_in_every_process(
             assert role_of(cluster).epoch == role.epoch == number, "again changes nothing"
         put_until_stored(engine, cells(range(10 * number, 10 * number + 3)))
         eventually(
-            lambda semi_sync=semi_sync: engine.clusters["c1"].role().semi_sync == semi_sync,  # type: ignore[misc]  # mypy infers no lambda with a default
+            lambda semi_sync=semi_sync: engine.clusters["c1"].role().semi_sync == semi_sync,  # type: ignore[misc]
             "heard",
         )
         for name in "bc":

@@ -355,7 +355,7 @@ def test_a_node_that_follows_without_being_written_down_as_minion_is_written_dow
         eventually(lambda: checksums(cluster, "a") == checksums(cluster, "b"), "the same on both")
 
 
-def test_an_old_master_with_cells_of_its_own_is_refused_and_nothing_of_it_is_lost_or_shown_under_taken_ids(  # noqa: E501
+def test_an_old_master_with_own_cells_is_refused_and_loses_none_nor_shows_one_under_a_taken_id(
     servers: list[MariaDB],
 ) -> None:
     cluster = make_cluster("c1", servers, semi_sync=False)

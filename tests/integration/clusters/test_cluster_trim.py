@@ -83,7 +83,7 @@ def test_after_a_trim_and_a_promotion_the_new_masters_log_begins_where_the_old_o
     with closing(open_engine(cluster)) as another:
         for reader in (engine, another):
             wait_until(
-                lambda reader=reader: reader.heads()[SHARD].watermark == 50,  # type: ignore[misc]  # mypy infers no lambda with a default
+                lambda reader=reader: reader.heads()[SHARD].watermark == 50,  # type: ignore[misc]
                 "the new cells are shown",
             )
             assert reader.heads()[SHARD].log_start == 25
@@ -105,7 +105,7 @@ def test_after_a_trim_and_a_promotion_the_new_masters_log_begins_where_the_old_o
     trim(engine, 51)
     for server in cluster.servers.values():
         wait_until(
-            lambda server=server: server.sql("SELECT COUNT(*) FROM trips_0002.cell") == [(0,)],  # type: ignore[misc]  # mypy infers no lambda with a default
+            lambda server=server: server.sql("SELECT COUNT(*) FROM trips_0002.cell") == [(0,)],  # type: ignore[misc]
             "every node has trimmed",
         )
         assert server.sql(

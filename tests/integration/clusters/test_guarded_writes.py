@@ -352,7 +352,7 @@ def test_two_promotions_from_one_place_leave_different_gaps(cluster: TestCluster
         )
         done = promote(cluster.admin)
         eventually(
-            lambda done=done: _follows_all(cluster, done.epoch, [done.master, *done.minions]),  # type: ignore[misc]  # mypy infers no lambda with a default
+            lambda done=done: _follows_all(cluster, done.epoch, [done.master, *done.minions]),  # type: ignore[misc]
             "all have heard of it",
         )
         [(second,)] = cluster.servers[done.master].sql(

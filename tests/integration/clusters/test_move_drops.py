@@ -156,7 +156,7 @@ def test_a_copy_begun_again_after_an_erasure_is_on_a_minion_before_a_cell_is_cop
     shown(engine, 21)
     for server in clusters["c2"].servers.values():
         wait_until(
-            lambda server=server: bool(bodies(server, victim.row_key)),  # type: ignore[misc]  # mypy infers no lambda with a default
+            lambda server=server: bool(bodies(server, victim.row_key)),  # type: ignore[misc]
             f"{server.url} has the row's places",
         )
         assert all(map(is_erased, bodies(server, victim.row_key)))

@@ -136,7 +136,7 @@ def test_a_shard_that_a_killed_mover_left_is_served_again_without_an_operator(
         check(clusters, writer, tailer)
 
 
-def test_a_mover_that_stands_still_is_left_alone_then_cut_off_and_can_switch_nothing_when_it_wakes_up(  # noqa: E501
+def test_a_mover_that_stands_still_is_left_alone_then_cut_off_and_switches_nothing_later(
     clusters: dict[str, TestCluster],
     engine: ClusteredEngine,
     healer: Healer,

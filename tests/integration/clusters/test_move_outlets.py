@@ -107,7 +107,7 @@ def end_of(port: int, topic: str, epoch: int, current: int) -> tuple[int, int]:
     return int(told.error_code), int(told.end_offset)
 
 
-def test_gateways_give_the_same_records_and_leader_epochs_from_kept_blocks_and_from_the_clusters_that_a_shard_has_been_on(  # noqa: E501
+def test_gateways_give_the_same_records_and_epochs_from_kept_blocks_and_from_each_cluster(
     clusters: dict[str, TestCluster], engine: ClusteredEngine
 ) -> None:
     register(engine.state, "BASE", SCHEMA, Settings())

@@ -195,7 +195,7 @@ def test_no_file_of_a_server_has_a_byte_of_an_erased_body_and_puts_continue_mean
         before = others(engine, erased, ends)
         for name, server in pair.servers.items():
             wait_until(
-                lambda name=name: checksums(pair, name) == checksums(pair, "a"),  # type: ignore[misc]  # mypy infers no lambda with a default
+                lambda name=name: checksums(pair, name) == checksums(pair, "a"),  # type: ignore[misc]
                 f"{name} has all of it",
             )
             flushed(server)
@@ -207,7 +207,7 @@ def test_no_file_of_a_server_has_a_byte_of_an_erased_body_and_puts_continue_mean
         for row in erased:
             assert datastore.erase_row(row).cells == 4
             engine.clusters["c1"].write(
-                lambda node, role, row=row: node.buffer.remove_row("c2", row.bytes, role.terms)  # type: ignore[misc]  # mypy infers no lambda with a default
+                lambda node, role, row=row: node.buffer.remove_row("c2", row.bytes, role.terms)  # type: ignore[misc]
             )  # as an erasure on that cluster does
         for server in pair.servers.values():
             flushed(server)
@@ -237,7 +237,7 @@ def test_no_file_of_a_server_has_a_byte_of_an_erased_body_and_puts_continue_mean
         ], scrubbed.stderr
         for server in pair.servers.values():
             wait_until(
-                lambda server=server: found_in(server, needles) == {},  # type: ignore[misc]  # mypy infers no lambda with a default
+                lambda server=server: found_in(server, needles) == {},  # type: ignore[misc]
                 f"no file of {server.url} has any of it",
             )
             assert ("trips_scrubbing",) not in server.sql("SHOW DATABASES")
@@ -323,7 +323,7 @@ def test_a_shard_with_a_trim_and_no_erasure_is_scrubbed(pair: TestCluster) -> No
         assert [(each.tables, each.left) for each in done] == [(3, []), (3, [])]
         for server in pair.servers.values():
             wait_until(
-                lambda server=server: found_in(server, needles) == {},  # type: ignore[misc]  # mypy infers no lambda with a default
+                lambda server=server: found_in(server, needles) == {},  # type: ignore[misc]
                 f"no file of {server.url} has any of it",
             )
     finally:

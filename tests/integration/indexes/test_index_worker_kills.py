@@ -33,9 +33,10 @@ from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.indexes.worker import IndexWorker
 from cellfeed.store.datastore import Datastore
 
-with Datastore.open_embedded(Path(sys.argv[1])) as datastore, closing(StoreCoordinator(datastore.state)) as coordinator:
-    IndexWorker(datastore, coordinator, "doomed", lease_s=1.0).run(threading.Event())
-"""  # noqa: E501
+with Datastore.open_embedded(Path(sys.argv[1])) as datastore:
+    with closing(StoreCoordinator(datastore.state)) as coordinator:
+        IndexWorker(datastore, coordinator, "doomed", lease_s=1.0).run(threading.Event())
+"""
 PLACES = (
     "index.before_entries@2",
     "sqlite.index.before_commit@2",

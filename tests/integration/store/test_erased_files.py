@@ -125,7 +125,7 @@ def test_no_file_of_an_embedded_store_has_a_byte_of_an_erased_body(tmp_path: Pat
         )
 
 
-def test_a_row_is_erased_by_hand_after_it_was_asked_and_files_are_scrubbed_when_the_instance_is_down(  # noqa: E501
+def test_a_row_is_erased_after_a_question_and_files_are_scrubbed_when_the_instance_is_down(
     tmp_path: Path,
 ) -> None:
     row = str(UUID(int=7))

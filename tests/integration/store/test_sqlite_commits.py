@@ -127,11 +127,12 @@ print("open", flush=True)
 for line in sys.stdin:
     for number in map(int, line.split()):
         try:
-            print(number, store.put_cell(UUID(int=number), "BASE", 1, {{"x": "y" * 100, "n": number}}).outcome, flush=True)
+            body = {{"x": "y" * 100, "n": number}}
+            print(number, store.put_cell(UUID(int=number), "BASE", 1, body).outcome, flush=True)
         except CellfeedError as error:
             print(number, "failed" if error.definite else "unknown", flush=True)
     print("done", flush=True)
-"""  # noqa: E501
+"""
 
 
 def test_puts_on_a_full_disk_have_certainly_failed_and_none_is_there_afterwards() -> None:

@@ -239,7 +239,7 @@ def test_a_worker_whose_name_another_process_takes_ends_with_the_reason(
     assert_run_or_parked(store, tmp_path)
 
 
-def test_a_function_that_never_returns_keeps_neither_its_lease_from_being_renewed_nor_its_worker_from_ending(  # noqa: E501
+def test_a_function_that_never_returns_stops_neither_its_lease_nor_the_end_of_its_worker(
     store: Datastore, start: Start, tmp_path: Path
 ) -> None:
     hung = start("hung", run_s=3600, drain_s=0.5)

@@ -63,9 +63,14 @@ def test_processes_start_in_an_order_in_which_each_finds_its_servers(
 
 
 TWO_SERVERS = """
-datastore: {{clusters: [{{name: c1, nodes: [{{name: c1-a, url: "mysql://u:p@{first}"}}, {{name: c1-b, url: "mysql://u:p@{second}"}}]}}]}}
+datastore:
+  clusters:
+    - name: c1
+      nodes:
+        - {{name: c1-a, url: "mysql://u:p@{first}"}}
+        - {{name: c1-b, url: "mysql://u:p@{second}"}}
 servers: [{{kind: mariadb, name: here, port: 3311, server_id: 1}}]
-"""  # noqa: E501
+"""
 
 
 def test_servers_start_before_everything_else(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from cellfeed.run_dir import RunDir
 start = subprocess.Popen
 
 def interrupted(*_, **__):
-    process = start([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    process = start(command, stdout=subprocess.DEVNULL)
     print(process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     return process
@@ -30,7 +31,7 @@ directory = RunDir(Path(sys.argv[1]))
 directory.make()
 end_at_signals()
 supervisor.start_one(directory, "worker", "worker")
-"""  # noqa: E501
+"""
 
 SWALLOWED = """
 import os, signal

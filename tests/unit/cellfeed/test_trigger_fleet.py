@@ -56,7 +56,7 @@ class Fleet:
 
 
 @pytest.mark.integration
-def test_a_worker_that_could_not_begin_for_a_wrong_program_ends_all_with_its_code_and_is_the_only_one_started(  # noqa: E501
+def test_a_worker_whose_program_is_wrong_ends_all_with_its_code_and_is_the_only_one_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fleet = Fleet(monkeypatch, tmp_path, "raise SystemExit(2)", count=3)

@@ -86,7 +86,10 @@ def test_each_extra_is_known_by_the_packages_that_it_brings() -> None:
 
 def _loaded_by_the_client() -> dict[str, str]:
     """Modules with their files."""
-    report = "print(json.dumps({name: getattr(sys.modules[name], '__file__', None) or '' for name in {*sys.modules} - before}))"  # noqa: E501
+    report = (
+        "files = {name: getattr(sys.modules[name], '__file__', None) or ''"
+        " for name in {*sys.modules} - before}\nprint(json.dumps(files))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"import json, sys\nbefore = {{*sys.modules}}\n{CLIENT}\n{report}"],
         capture_output=True,

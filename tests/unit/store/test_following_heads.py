@@ -364,7 +364,7 @@ def test_cells_that_reach_a_minion_after_a_pause_are_shown_without_another_wake_
     run(use)
 
 
-def test_cells_that_no_minion_has_for_long_are_not_looked_for_without_end_and_the_next_wake_up_looks_again(  # noqa: E501
+def test_cells_that_no_minion_has_for_long_are_looked_for_again_at_the_next_wake_up_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cellfeed.store.following.heads.FOLLOW_UP_S", (0.0, 0.0))

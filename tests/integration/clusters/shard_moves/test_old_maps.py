@@ -141,7 +141,7 @@ def test_the_sources_copy_is_dropped_only_when_every_cluster_knows(
     assert underway(admins(clusters)) == []
     for server in clusters["c1"].servers.values():
         wait_until(
-            lambda server=server: not server.sql("SHOW DATABASES LIKE 'trips_0001'"),  # type: ignore[misc]  # mypy infers no lambda with a default
+            lambda server=server: not server.sql("SHOW DATABASES LIKE 'trips_0001'"),  # type: ignore[misc]
             "nothing is kept",
         )
     assert len(log(engine)) == 30

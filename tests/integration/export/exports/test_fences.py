@@ -90,7 +90,7 @@ def claims(store: Datastore) -> dict[str, int]:
     }
 
 
-def test_after_a_kill_between_a_commit_and_its_offset_the_partition_is_believed_and_the_offset_mended(  # noqa: E501
+def test_after_a_kill_between_commit_and_offset_the_partition_is_believed_and_the_offset_set(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka)

@@ -95,7 +95,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused_until_it_is_to_be_be
     assert check_equal(store, again) == 210
 
 
-def test_partitions_whose_records_were_all_deleted_as_by_retention_are_refused_until_they_are_to_be_begun_over(  # noqa: E501
+def test_partitions_whose_records_were_all_deleted_are_refused_until_a_start_over(
     kafka: Kafka, place: Path, store: Datastore
 ) -> None:
     export = export_to(kafka)

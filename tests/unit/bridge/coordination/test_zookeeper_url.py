@@ -20,7 +20,8 @@ def test_a_url_names_servers_chroot_credentials_and_tls() -> None:
     assert parse_zookeeper_url(
         "zookeeper://a.example:2181,b:2182,[::1]/feeds/cells/"
     ) == ZooKeeperAddress("a.example:2181,b:2182,[::1]:2181", "/feeds/cells")
-    url = "zookeeper://cell:p%40ss@a?tls=true&ca=/etc/ca.pem&certificate=/etc/c.pem&key=/etc/k.pem&timeout_s=1.5"
+    files = "ca=/etc/ca.pem&certificate=/etc/c.pem&key=/etc/k.pem"
+    url = f"zookeeper://cell:p%40ss@a?tls=true&{files}&timeout_s=1.5"
     assert parse_zookeeper_url(url) == ZooKeeperAddress(
         "a:2181", "", "cell", "p@ss", True, "/etc/ca.pem", "/etc/c.pem", "/etc/k.pem", 1.5
     )

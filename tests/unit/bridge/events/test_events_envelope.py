@@ -135,7 +135,8 @@ def test_the_bytes_of_a_known_cell_never_change() -> None:
     assert (
         JsonFormat().encode(7, CELL, key, BODY)
         == (
-            '{"added_id":4711,"body":{"fare":12.5,"zone":"Théâtre"},"column_name":"BASE","created_at":"2023-11-14T22:13:20.123456Z",'
+            '{"added_id":4711,"body":{"fare":12.5,"zone":"Théâtre"},"column_name":"BASE",'
+            '"created_at":"2023-11-14T22:13:20.123456Z",'
             '"ref_key":-3,"row_key":"5f0c7a52-28b4-5d6f-9f1b-3c9a1e0d7b44","shard":7}'
         ).encode()
     )

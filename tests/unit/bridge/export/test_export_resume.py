@@ -75,7 +75,7 @@ def test_a_shard_whose_exported_records_are_gone_begins_again_only_where_configu
 
 
 @given(tail=tails, saved=offsets, start=st.integers(0, 50), log_start=st.integers(0, END))
-def test_cells_that_were_trimmed_before_they_were_exported_are_never_passed_over_unless_that_is_configured(  # noqa: E501
+def test_cells_that_were_trimmed_before_their_export_are_passed_over_only_if_configured(
     tail: Tail, saved: Saved | None, start: int, log_start: int
 ) -> None:
     untrimmed = decide(tail, saved, start=start, log_end=END, starts_over=False)

@@ -82,7 +82,7 @@ def test_new_cells_are_looked_for_when_a_unit_waits_for_them_and_not_before(
                 assert looks == number, "nobody could have used another one"
                 group.heads_wanted.set()
                 wait_until(
-                    lambda looks=looks: len(group.told) > looks,  # type: ignore[misc]  # mypy infers no lambda with a default
+                    lambda looks=looks: len(group.told) > looks,  # type: ignore[misc]
                     "a unit waits for new heads, and has them",
                 )
                 assert group.told[-1] == 20 * number

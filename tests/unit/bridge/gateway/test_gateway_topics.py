@@ -118,7 +118,7 @@ def test_declared_topics_are_listed_with_the_others_each_in_its_own_format() -> 
     assert topics.identified(cards.topic_id) is cards
 
 
-def test_the_id_of_a_declared_topic_follows_from_its_definition_so_that_another_view_is_another_topic() -> (  # noqa: E501
+def test_the_id_of_a_declared_topic_follows_from_its_definition_so_another_view_has_another() -> (
     None
 ):
     def topic_id(topic: VirtualTopic) -> UUID:

@@ -11,9 +11,7 @@ def told(*, leaves_to: str | None = None, arrives_from: str | None = None) -> Ma
     return MasterNotes({}, {7: Arriving(arrives_from, 1, 10)} if arrives_from else {}, leaving, {})
 
 
-def test_the_fence_is_the_one_whose_target_has_the_note_wherever_the_clusters_stand_in_the_configuration() -> (  # noqa: E501
-    None
-):
+def test_the_fence_is_the_one_whose_target_has_the_note_in_any_order_of_the_clusters() -> None:
     clusters = {"a": told(leaves_to="b"), "b": told(leaves_to="c"), "c": told(arrives_from="b")}
     for order in (["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]):
         fence = fence_of({name: clusters[name] for name in order}, 7)

@@ -10,17 +10,17 @@ from tests.support import local_mariadb
 from tests.support.local_mariadb import MariaDB
 
 _OPTIONS = (
-    "--innodb-buffer-pool-size=256M",
     "--innodb-log-file-size=256M",
     "--max-connections=600",
 )
 _TABLES_OPEN = 10_000
+_POOL_MIB = 256
 
 
 @contextmanager
-def mariadb(*, tables_open: int = _TABLES_OPEN) -> Iterator[MariaDB]:
-    """A server that runs, empty. ``tables_open``: how many tables it keeps open. Raises
-    RuntimeError, with the reason, where none can be had."""
+def mariadb(*, tables_open: int = _TABLES_OPEN, pool_mib: int = _POOL_MIB) -> Iterator[MariaDB]:
+    """A server that runs, empty. ``tables_open``: how many tables it keeps open. ``pool_mib``: its
+    buffer pool. Raises RuntimeError, with the reason, where none can be had."""
     if reason := local_mariadb.why_not():
         raise RuntimeError(reason)
     caches = (
@@ -28,6 +28,7 @@ def mariadb(*, tables_open: int = _TABLES_OPEN) -> Iterator[MariaDB]:
         f"--table-definition-cache={tables_open}",
         f"--innodb-open-files={tables_open}",
     )
-    options = (*_OPTIONS, *caches, f"--open-files-limit={3 * tables_open}")
+    pool = f"--innodb-buffer-pool-size={pool_mib}M"
+    options = (*_OPTIONS, pool, *caches, f"--open-files-limit={3 * tables_open}")
     with local_mariadb.running(options) as server:
         yield server

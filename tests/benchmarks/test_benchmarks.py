@@ -39,6 +39,7 @@ from benchmarks import (
     lake_load,
     load,
     mysql_first_read,
+    mysql_growth,
     mysql_put,
     mysql_put_to_consumer,
     mysql_scan,
@@ -90,6 +91,9 @@ SMALL = {
     "lake-load": lambda: lake_load.figures(cells=1_000, runs=1),
     "load": lambda: load.figures(rows=400, runs=1),
     "mysql-first-read": lambda: mysql_first_read.figures(cells=1_000),
+    "mysql-growth": lambda: mysql_growth.figures(
+        sizes=(200, 1_200), shards=4, pools_mib=(64,), count=5
+    ),
     "mysql-put": lambda: mysql_put.figures(
         count=500, runs=1, single_s=0.1, callers=(2,), filled=500
     ),

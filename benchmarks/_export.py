@@ -68,9 +68,10 @@ def wait_first_record(bootstrap: str, topic: str, timeout_s: float) -> float:
 
 def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> None:
     """A process's body: exports until it is stopped; tells when ``cells`` have been exported, by
-    the monotonic clock, and the same of each number in ``then``. ``config``: of an instance on
-    MariaDB; an embedded datastore in ``directory`` without, of ``shards``. ``name``: of the export;
-    each begins with the first cell."""
+    the monotonic clock. With ``until``, it then tells the moments of the cells behind them up to
+    that number, as a list. ``config``: of an instance on MariaDB; an embedded datastore in
+    ``directory`` without, of ``shards``. ``name``: of the export; each begins with the first cell.
+    """
     config = settings.get("config")
     datastore = (
         open_datastore(load_config(Path(config)), Path(config).parent)
@@ -82,17 +83,18 @@ def export(connection: Connection, stop: Event, settings: dict[str, Any]) -> Non
     seen: list[ExportGroup] = []
 
     def tell() -> None:
-        wanted = [settings["cells"], *settings.get("then", ())]
-        while not stop.is_set():
-            if (
-                seen
-                and (context := seen[0].preparation.context) is not None
-                and context.records >= wanted[0]
-            ):
-                connection.send(time.monotonic())
-                if not (wanted := wanted[1:]):
-                    return
+        first, last = settings["cells"], settings.get("until", 0)
+        moments: list[float] = []
+        while not stop.is_set() and len(moments) < max(first, last):
+            context = seen[0].preparation.context if seen else None
+            records = 0 if context is None else min(context.records, max(first, last))
+            was_told = len(moments) >= first
+            moments += [time.monotonic()] * (records - len(moments))
+            if len(moments) >= first and not was_told:
+                connection.send(moments[-1])
             time.sleep(_LOOK_EVERY_S)
+        if last:
+            connection.send(moments[first:])
 
     with datastore:
         connection.send("begins")

@@ -1,4 +1,4 @@
-"""The parts of the growth benchmarks: what work costs in processes, and the operations measured."""
+"""The parts of the growth benchmarks: a meter of CPU and writes, and the operations measured."""
 
 from __future__ import annotations
 
@@ -190,6 +190,6 @@ def _cpu_clock(pid: int) -> int:
 
 
 def _written_bytes(io: Path) -> int:
-    """What the kernel says that a process made it write to disks."""
+    """Bytes that a process handed to disks, by the kernel's count."""
     lines = io.read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))

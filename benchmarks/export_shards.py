@@ -3,8 +3,9 @@
 ``ready``: from the exporter's begin until it has every unit and the first cell is in Kafka.
 ``idle``: processor time with nothing to do, in per cent of a core. ``cell``: the exporter's
 processor time for a cell at ``PUTS_PER_S`` single puts a second. ``latency``: from the
-acknowledgement of a put to a reader of committed records of all partitions. ``behind``: from the
-last acknowledgement until the exporter has committed its cell, without the reader's part.
+acknowledgement of a put to a reader of committed records of all partitions. ``committed``: until
+the exporter has committed as many cells as were acknowledged, so without the reader's part.
+``behind``: the same of the last cell, behind which no more puts come.
 
 The topic is there before. Broker and reader have as many partitions as the exporter has shards, and
 their part of the latency is in the figures; ``reader`` and ``broker`` are their processor times for
@@ -56,6 +57,7 @@ class _Run(NamedTuple):
     reader_ms: float
     broker_ms: float
     passages: list[Passage]
+    committed: list[float]
 
 
 def figures(
@@ -92,6 +94,8 @@ def figures(
         few, lots = (_latency(found[shards], percent, warm_up_s) for shards in (FEW, many))
         limit = at_most(TIMES_FEW * few)
         yield Figure(f"export-shards latency p{percent}", lots, "ms", beside, few, limit)
+        few, lots = (_committed(found[shards], percent, warm_up_s) for shards in (FEW, many))
+        yield Figure(f"export-shards committed p{percent}", lots, "ms", beside, few)
 
 
 def _latency(runs: list[_Run], percent: int, warm_up_s: float) -> float:
@@ -101,6 +105,19 @@ def _latency(runs: list[_Run], percent: int, warm_up_s: float) -> float:
         for run in runs
         for passage in run.passages
         if passage.started - run.passages[0].started >= warm_up_s
+    )
+    return percentile(took, percent)
+
+
+def _committed(runs: list[_Run], percent: int, warm_up_s: float) -> float:
+    """Milliseconds from the n-th acknowledgement to the commit with the n-th cell."""
+    took = sorted(
+        (committed - acknowledged) * 1e3
+        for run in runs
+        for acknowledged, committed in zip(
+            sorted(passage.acknowledged for passage in run.passages), run.committed, strict=True
+        )
+        if acknowledged - run.passages[0].acknowledged >= warm_up_s
     )
     return percentile(took, percent)
 
@@ -116,7 +133,7 @@ def _measured(shards: int, seconds: float, idle_s: float, settle_s: float) -> _R
         make_topic(bootstrap, shards)
         place = {"bootstrap": bootstrap, "directory": directory, "shards": shards}
         client.put_cell(cells[0][0], "WARM_UP", 1, {})
-        with Process(export, cells=1, then=[len(cells) + 1], **place) as exporter:
+        with Process(export, cells=1, until=len(cells) + 1, **place) as exporter:
             exporter.told()
             begun_s = time.monotonic()
             ready_s: float = exporter.told(READY_TIMEOUT_S) - begun_s
@@ -133,13 +150,13 @@ def _measured(shards: int, seconds: float, idle_s: float, settle_s: float) -> _R
                 sent = put_evenly(client, cells, PUTS_PER_S)
                 received: dict[str, float] = reader.told(ARRIVAL_TIMEOUT_S)
                 passages = passages_of(sent, received)
-                last_s = max(each.acknowledged for each in passages)
-                behind_s: float = exporter.told(ARRIVAL_TIMEOUT_S) - last_s
+                committed: list[float] = exporter.told(ARRIVAL_TIMEOUT_S)
+                behind_s = committed[-1] - max(each.acknowledged for each in passages)
                 spent = [
                     (each() - began) * 1e3 / len(cells)
                     for each, began in zip(parts, before, strict=True)
                 ]
-    return _Run(ready_s, behind_s, idle, spent[0], spent[1], spent[2], passages)
+    return _Run(ready_s, behind_s, idle, spent[0], spent[1], spent[2], passages, committed)
 
 
 def _cpu_share(process: Process, idle_s: float, settle_s: float) -> float:

@@ -5,7 +5,7 @@
 processor time for a cell at ``PUTS_PER_S`` single puts a second. ``latency``: from the
 acknowledgement of a put to a reader of committed records of all partitions. ``committed``: until
 the exporter has committed as many cells as were acknowledged, so without the reader's part.
-``behind``: the same of the last cell, behind which no more puts come.
+``behind``: the same of the last cell, with no put behind it.
 
 The topic is there before. Broker and reader have as many partitions as the exporter has shards, and
 their part of the latency is in the figures; ``reader`` and ``broker`` are their processor times for

@@ -16,6 +16,7 @@ import msgspec
 from cellfeed.process_health import HealthReport, ProcessHealth
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.errors import StorageUnavailable
+from cellfeed.store.server_end import end_serving
 
 REQUEST_TIMEOUT_S: Final = 5.0
 """Longest silence of a peer, in seconds: a probe sends its request at once."""
@@ -35,8 +36,7 @@ class HealthListener:
         self._thread.start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        end_serving(self._server)
         self._thread.join()
 
 

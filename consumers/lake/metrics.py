@@ -8,6 +8,7 @@ from typing import Self
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from cellfeed.consumers.lake.progress import LakeProgress
+from cellfeed.store.server_end import end_serving
 
 
 class LakeMetrics:
@@ -60,8 +61,7 @@ class LakeMetrics:
     ) -> None:
         if self._server is not None:
             server, thread = self._server
-            server.shutdown()
-            server.server_close()
+            end_serving(server)
             thread.join()
 
     def show(self, now: LakeProgress) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cellfeed.servers.kafka_jars import class_path_of
+from cellfeed.store.server_end import end_serving
 from tests.support.free_ports import free_port
 from tests.support.waiting import wait_until
 
@@ -114,8 +115,7 @@ class LyingProxy:
         self.uri = f"http://127.0.0.1:{self._server.server_port}"
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        end_serving(self._server)
         self._thread.join()
 
     def _next(self) -> int:

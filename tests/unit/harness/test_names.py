@@ -66,9 +66,10 @@ def test_names_have_words_of_one_meaning(folder: str) -> None:
     paths = modules(folder)
     assert paths
     found = {
-        (place_of(path), name)
+        (place, name)
         for path in paths
-        for name in (path.stem, path.parent.name, *names(ast.parse(path.read_text())))
+        for place in [place_of(path)]
+        for name in {path.stem, path.parent.name, *names(ast.parse(path.read_text()))}
     }
     assert [
         f"{path}: {fault}" for path, name in sorted(found - OF_OTHERS) for fault in faults(name)

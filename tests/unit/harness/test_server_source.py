@@ -74,7 +74,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = Engine(tmp_path / "docker.sock")
-    thread = threading.Thread(target=engine.serve_forever, daemon=True)
+    thread = threading.Thread(target=engine.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield engine
     engine.shutdown()

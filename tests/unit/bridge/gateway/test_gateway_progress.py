@@ -29,14 +29,16 @@ def _watches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Hang:
-    """Stands in for a call, which hangs until the test has seen the effect."""
+    """Stands in for a call, which hangs once it is armed, until the test has seen the effect. A
+    start makes the same calls, and waits for their end."""
 
     def __init__(self) -> None:
-        self.begun, self.released = threading.Event(), threading.Event()
+        self.armed, self.begun, self.released = (threading.Event() for _ in range(3))
 
     def __call__(self, *_: object) -> None:
-        self.begun.set()
-        self.released.wait(60)
+        if self.armed.is_set():
+            self.begun.set()
+            assert self.released.wait(60)
 
 
 def gateway_of(datastore: Datastore) -> Gateway:
@@ -58,6 +60,7 @@ def served(datastore: Datastore, while_it_serves: Callable[[], None]) -> None:
 
 
 def stands(hang: Hang, part: str) -> None:
+    hang.armed.set()
     assert hang.begun.wait(60)
     wait_until(lambda: part in {each.part for each in unready()}, f"{part} stands")
     hang.released.set()
@@ -100,6 +103,7 @@ def test_a_gateway_that_no_longer_follows_rights_is_not_ready(
 def test_a_gateway_whose_event_loop_hangs_is_not_alive(datastore: Datastore) -> None:
     set_limits(ProgressLimits(event_loop_s=0.2))
     hang = Hang()
+    hang.armed.set()
 
     async def serve() -> None:
         gateway = gateway_of(datastore)

@@ -282,12 +282,14 @@ def test_a_caller_that_is_interrupted_while_it_waits_leaves_the_others_a_sender(
     """Before it is woken to send, and after."""
     held, wait = Held(), blocking_puts._Put.wait
     target: list[Any] = []
-    chosen = threading.Event()
+    chosen, withdrawn = threading.Event(), threading.Event()
 
     def interrupted(put: Any, _timeout_s: float) -> bool:
         assert chosen.wait(20)
-        # Only its own time runs out: another one that overtook it would send its put.
-        woken = wait(put, 0.2 if put in target and not is_appointed else 10.0)
+        if not is_appointed and put not in target:
+            # Its own time runs out first: another one that overtook it would send its put.
+            assert withdrawn.wait(20)
+        woken = wait(put, 10.0 if is_appointed else 0.2)
         if put in target and woken is is_appointed:
             raise KeyboardInterrupt
         return woken
@@ -300,6 +302,9 @@ def test_a_caller_that_is_interrupted_while_it_waits_leaves_the_others_a_sender(
         chosen.set()
         if is_appointed:
             held.released.set()
+        else:
+            wait_until(lambda: waiting(client) == 3, "the interrupted caller has withdrawn its put")
+            withdrawn.set()
         ended = [put.exception(15) for put in puts[1:]]
         held.released.set()
         assert puts[0].result(15).added_id == 0

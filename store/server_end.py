@@ -11,8 +11,8 @@ from contextlib import suppress
 
 
 def end_serving(server: socketserver.TCPServer) -> None:
-    """Ends ``serve_forever`` of another thread, and closes the listening socket. Takes no more
-    connections; those that are served are left to their threads."""
+    """Ends ``serve_forever`` of another thread, and closes the listening socket. Connections
+    that are served are left to their threads."""
     with suppress(OSError):  # systems where a socket that listens cannot be shut down
         server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for a connection
     server.shutdown()

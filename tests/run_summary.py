@@ -1,5 +1,5 @@
 """A pytest plugin: one block at the end of a run counts tests that passed, failed, skipped and ran
-again, and names the seeds.
+again, and names the longest groups and the seeds.
 
 A test runs again once (``--reruns 1`` of pytest-rerunfailures), so one that fails twice fails. A
 run with more reruns than ``--reruns-max`` fails, though every test passed in the end: a machine
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.run_times import time_lines
 from tests.skip_policy import reason_of
 
 RERUNS_MAX: Final = 5
@@ -94,6 +95,7 @@ def _summary_lines(terminal: Any) -> Generator[str]:
         yield from (f"    {test}" for test in tests)
     for report in terminal.stats.get("rerun", []):
         yield f"rerun: {report.nodeid}"
+    yield from time_lines(terminal)
     yield from _seed_lines(terminal)
 
 

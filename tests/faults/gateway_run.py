@@ -8,7 +8,11 @@ I3, I6–I8 of the reader, I7, I14 and I20 of the group
 from __future__ import annotations
 
 import random
+import sys
+import threading
 import time
+import traceback
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -80,6 +84,20 @@ def _one_fault(
     result.violations = merge(result.violations, {"I21": [*healed.violations, *slow]})
 
 
+def _places(members: Sequence[threading.Thread]) -> dict[str, list[str]]:
+    """The innermost calls of each member's thread: a call of a client that never returns shows
+    here."""
+    frames = sys._current_frames()
+    return {
+        each.name: [
+            f"{called.name}:{called.lineno}"
+            for called in traceback.extract_stack(frames[each.ident])[-4:]
+        ]
+        for each in members
+        if each.ident in frames
+    }
+
+
 def _check(system: GatewaySystem) -> Violations:
     system.writer.stop()
     ends = {shard: end for shard, end in system.heads().items() if end}
@@ -95,7 +113,8 @@ def _check(system: GatewaySystem) -> Violations:
         raise FaultDidNotHappen(
             f"{error}: committed {group.acknowledged} of {ends}, tried {group.attempted}, last"
             f" generations { {member: each[-1] for member, each in group.generations.items()} },"
-            f" {group.failed_commits} commits failed, alive {alive}, errors {group.errors[-3:]}"
+            f" {group.failed_commits} commits failed, alive {alive}, errors {group.errors[-3:]},"
+            f" where each stands: {_places(system.members)}"
         ) from error
     if not system.reader.wait_for(ends, _CATCH_UP_S):
         return {"I8": ["the reader by assignment did not come to the end"]}

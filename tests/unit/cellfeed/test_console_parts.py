@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from cellfeed.assembly.datastore import Opened
@@ -23,7 +24,7 @@ from cellfeed.console.filters import ago, moment, number, shortened
 from cellfeed.console.life import row_life
 from cellfeed.console.metrics import KNOWN_S, SERIES_MAX, StuckMetrics
 from cellfeed.console.plot import HEIGHT, WIDTH, plot
-from cellfeed.status.instance_groups import GroupLag
+from cellfeed.status.instance_groups import GroupLag, summary
 from cellfeed.status.instance_status import InstanceStatus
 from cellfeed.status.looks import LOOKS_KEPT, Looks
 from cellfeed.store.datastore import Datastore
@@ -199,3 +200,16 @@ def test_each_cell_of_a_row_says_which_readers_have_passed_it(instance: Opened) 
         {("trigger", False, ""), ("group", False, "")},
     ]
     assert row_life(instance, found, UUID(int=8)).cells == []
+
+
+# --- a group as JSON ------------------------------------------------------------------------------
+
+
+def test_a_groups_summary_has_its_reasons_and_null_for_none() -> None:
+    group = TriggerLag("billing", "trips", 5, 1.5, 2, ["w"], "", [])
+    said = summary(group)
+    assert [said[each] for each in ("cells_behind", "parked", "shards_without_worker")] == [5, 2, 0]
+    reasons = ("waits_because", "takes_nothing", "away_because")
+    assert [said[each] for each in reasons] == [None, None, None]
+    for reason in reasons:
+        assert summary(structs.replace(group, **{reason: "no room"}))[reason] == "no room"

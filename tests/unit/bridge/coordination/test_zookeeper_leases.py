@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from cellfeed.bridge.coordination.contract import Session
 from cellfeed.bridge.coordination.zookeeper.client import Set, ZooKeeperClient
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from cellfeed.bridge.coordination.zookeeper.paths import birth_of
+from cellfeed.bridge.coordination.zookeeper.paths import Paths, birth_of
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
@@ -28,6 +28,8 @@ class _ZooKeeper:
     def __init__(self) -> None:
         self.tree, self.now_s, self.call_s, self.granted = ZooKeeperTree(), 1_000.0, 0.0, 1.0
         self.away = False
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Happens during the next call."""
 
     def clock(self) -> float:
         return self.now_s
@@ -39,6 +41,8 @@ class _ZooKeeper:
         if self.away:
             raise Unavailable("away")
         self.now_s += self.call_s
+        happens, self.meanwhile = self.meanwhile, lambda: None
+        happens()
 
 
 @pytest.fixture
@@ -142,3 +146,33 @@ def test_a_birth_is_above_zookeepers_where_the_datastore_has_lost_its_own(
     coordinator._base.commit([Set(coordinator._paths.group("billing"), str(higher).encode())])
     datastore.state.commit({"coordination/billing/birth": None})
     assert birth_of(coordinator.join("billing", "b", TTL_S).epoch) > higher
+
+
+def test_a_lease_under_renewal_is_not_ended_by_another_thread(
+    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator
+) -> None:
+    session = coordinator.join("billing", "a", TTL_S)
+    zookeeper.now_s += TTL_S - 1
+
+    def another_thread_looks_later() -> None:
+        zookeeper.now_s += 2
+        assert "a" in coordinator.members("billing")
+
+    zookeeper.meanwhile = another_thread_looks_later
+    assert coordinator.renew(session) == session
+    assert zookeeper.meanwhile is not another_thread_looks_later
+    assert "a" in coordinator.members("billing")
+
+
+def test_a_group_whose_znode_is_empty_is_given_a_birth(
+    zookeeper: _ZooKeeper, coordinator: ZooKeeperCoordinator
+) -> None:
+    """An operator's tool, or another program, made the znode."""
+    client, path = zookeeper.tree.begin(TTL_S), Paths("").group("billing")
+    client.ensure(path)
+    assert coordinator.members("billing") == []
+    session = coordinator.join("billing", "a", TTL_S)
+    found = client.get(path)
+    assert found is not None
+    assert int(found[0]) == birth_of(session.epoch)
+    assert "a" in coordinator.members("billing")

@@ -48,6 +48,7 @@ def test_e28_over_clusters_a_reader_gets_each_change_also_of_a_shard_that_moves(
     )
     heads, mark = logs.heads_since(None)
     assert heads.keys() == set(SHARDS)
+    assert logs.heads() == heads
     token = logs.change_token()
     assert logs.heads_since(mark).heads == {}
     assert logs.change_token() == token

@@ -23,7 +23,7 @@ ALONE   = $(LEAN) -p no:xdist -p no:rerunfailures $(if $(SEED),,-p no:randomly)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast pure mutants lint docs grid bench faults faults-all races ecosystem model fuzz services release-check lock clean
+.PHONY: help setup demo test test-fast pure mutants lint docs grid bench faults faults-all races ecosystem model fuzz services release-check release lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -103,6 +103,13 @@ services: ## Install what local servers and tests on them use (MariaDB, ZooKeepe
 
 release-check: setup ## Build what is committed, check both archives, install and run the demo on every Python of 3.11 to 3.14 here (minutes)
 	$(BIN)/python -m tests.release_check
+
+release: export HOMEPAGE_URL := $(HOMEPAGE_URL)
+release: export DOCUMENTATION_URL := $(DOCUMENTATION_URL)
+release: export CHANGELOG_URL := $(CHANGELOG_URL)
+release: export FILES_URL := $(FILES_URL)
+release: setup ## The same with the project's addresses (HOMEPAGE_URL=, DOCUMENTATION_URL=, CHANGELOG_URL=, FILES_URL=), on each of these Pythons; the archives are in dist/
+	$(BIN)/python -m tests.release_check --release
 
 lock: ## Write requirements.lock and the image's lock files again from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --extra dev --extra all --group docs --python-version 3.11 pyproject.toml -o requirements.lock

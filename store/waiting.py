@@ -1,9 +1,9 @@
 """Waiting until an outlet has passed the places of puts.
 
-An outlet follows the logs: a trigger, an index, a consumer group at a gateway, an export. Its
-position in a shard is the next added_id that it will take. Ids are in commit order, so an outlet
-whose position is above a place has dealt with the cell there. It has handled the cell, parked it,
-or was moved past it by hand, and the answer says which.
+An outlet follows the logs: a trigger, an index, a consumer group at a gateway, an export, a lake's
+table. Its position in a shard is the next added_id that it will take. Ids are in commit order, so
+an outlet whose position is above a place has dealt with the cell there. It has handled the cell,
+parked it, or was moved past it by hand, and the answer says which.
 
 This module has the values of a wait, :mod:`cellfeed.store.outlet_watch` the wait itself.
 """
@@ -18,9 +18,9 @@ import msgspec
 from cellfeed.store.cells.token import Places
 from cellfeed.store.errors import InvalidRequest, WaitTimedOut
 
-Kind = Literal["trigger", "index", "group", "export"]
+Kind = Literal["trigger", "index", "group", "export", "lake"]
 
-KINDS: Final[tuple[Kind, ...]] = ("trigger", "index", "group", "export")
+KINDS: Final[tuple[Kind, ...]] = ("trigger", "index", "group", "export", "lake")
 
 TIMEOUT_S: Final = 5.0
 """How long a caller without a time-out of its own waits: longer than a healthy outlet is behind."""
@@ -42,6 +42,7 @@ class WaitOptions(TypedDict, total=False):
     index: str | None
     group: str | None
     export: str | None
+    lake: str | None
     timeout_s: float
 
 

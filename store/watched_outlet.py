@@ -23,6 +23,9 @@ outlet that is far behind stays so for a while."""
 POLL_WOKEN_S: Final = 0.1
 """The pause where one has: a wake-up ends it, and a lost one costs so much."""
 
+POLL_LAKE_S: Final = 1.0
+"""The pause for a lake, whose table takes tens of milliseconds to look at. Its loader wakes."""
+
 REST_MAX_S: Final = 0.05
 """Between two looks the thread rests as long as the first one took, at most so long: an outlet that
 saves all the time takes half of a thread's time, not all of it."""
@@ -103,7 +106,8 @@ class WatchedOutlet:
                 for wait in waiting:
                     fail(wait, error)
             time.sleep(min(REST_MAX_S, time.monotonic() - begun_s))
-            self._watch.wait(POLL_WOKEN_S if self._watch.is_answered else self._pause_s)
+            pause_s = POLL_WOKEN_S if self._watch.is_answered else self._pause_s
+            self._watch.wait(POLL_LAKE_S if self.target.kind == "lake" else pause_s)
             self._pause_s = min(POLL_MAX_S, self._pause_s * 1.5)
 
     def _next_waiting(self) -> list[Wait] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -20,6 +20,8 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
 from cellfeed.store.failpoints import declare, failpoint
 from cellfeed.store.histories import refuse_other_history
+
+_PREFIX: Final = "export/"
 
 declare("export.before_settled", "export.after_settled")
 
@@ -55,6 +57,15 @@ def read_terms(datastore: Datastore, name: str) -> ExportTerms | None:
     """None when the export has never begun."""
     entry = datastore.state.get(terms_key(name))
     return _decode(entry.value) if entry else None
+
+
+def terms_of_all(datastore: Datastore) -> Mapping[str, ExportTerms]:
+    """By name, of every export that has begun."""
+    return {
+        unquote(name): _decode(entry.value)
+        for entry in datastore.state.list(_PREFIX)
+        if "/" not in (name := entry.key.removeprefix(_PREFIX))
+    }
 
 
 def agree_terms(
@@ -168,4 +179,4 @@ def _entry(name: str, value: ExportTerms) -> Mapping[str, bytes | None]:
 
 def terms_key(name: str) -> str:
     """Of the entry in the state table."""
-    return f"export/{quote(name, safe='')}"
+    return f"{_PREFIX}{quote(name, safe='')}"

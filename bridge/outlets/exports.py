@@ -24,13 +24,7 @@ class ExportOutlet(GroupOutlet):
 
     def passed(self, places: Sequence[Places]) -> Passed | None:
         """Raises Trimmed where an export could have passed trimmed cells over."""
-        heads = self._datastore.heads()
-        for each in places:
-            if each.first < heads[each.shard].log_start:
-                raise Trimmed(
-                    f"shard {each.shard} was trimmed below {heads[each.shard].log_start}: nobody"
-                    f" can tell whether {self.title} had {each.first} before that"
-                )
+        refuse_trimmed(self.title, self._datastore, places)
         return super().passed(places)
 
     def _lost(self) -> None:
@@ -40,3 +34,14 @@ class ExportOutlet(GroupOutlet):
     def _starts(self) -> Sequence[int]:
         terms = read_terms(self._datastore, self._name)
         return () if terms is None else terms.starts
+
+
+def refuse_trimmed(title: str, datastore: Datastore, places: Sequence[Places]) -> None:
+    """Raises Trimmed for places below the starts of the logs."""
+    heads = datastore.heads()
+    for each in places:
+        if each.first < heads[each.shard].log_start:
+            raise Trimmed(
+                f"shard {each.shard} was trimmed below {heads[each.shard].log_start}: nobody"
+                f" can tell whether {title} had {each.first} before that"
+            )

@@ -3,7 +3,7 @@ a wait until the time is over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from cellfeed.bridge.coordination.contract import Coordinator
@@ -13,14 +13,20 @@ from cellfeed.bridge.outlets.consumers import ConsumerGroup
 from cellfeed.bridge.outlets.exports import ExportOutlet
 from cellfeed.bridge.outlets.groups import GroupOutlet
 from cellfeed.bridge.outlets.indexes import IndexOutlet
+from cellfeed.bridge.outlets.lakes import LakeOutlet, LakeTable
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import NotFound
 from cellfeed.store.waiting import Find, Kind, Outlet
 
 
-def outlets(datastore: Datastore, coordinator: Coordinator) -> Find:
-    """Finds outlets; to be given to ``datastore.waits``."""
+def outlets(
+    datastore: Datastore,
+    coordinator: Coordinator,
+    lakes: Callable[[], Mapping[str, LakeTable]] = dict,
+) -> Find:
+    """Finds outlets; to be given to ``datastore.waits``. ``lakes``: of the configuration, by name;
+    asked when somebody waits for one."""
 
     def find(kind: Kind, name: str) -> Outlet:
         if kind == "trigger":
@@ -38,6 +44,10 @@ def outlets(datastore: Datastore, coordinator: Coordinator) -> Find:
             if name not in known:
                 _unknown("export", name, known, "it has not run yet, or it was forgotten")
             return ExportOutlet(name, datastore, coordinator)
+        if kind == "lake":
+            if (table := (tables := lakes()).get(name)) is None:
+                _unknown("lake", name, tables, "those of this worker's configuration")
+            return LakeOutlet(name, table, datastore, coordinator)
         triggers = _triggers(datastore, coordinator)
         known = {
             group

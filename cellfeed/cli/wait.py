@@ -1,4 +1,4 @@
-"""wait: until a trigger, an index, a consumer group or an export has passed a put."""
+"""wait: until a trigger, an index, a consumer group, an export or a lake has passed a put."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def wait(
         str | None, typer.Option("--group", help="A Kafka consumer group of the gateways.")
     ] = None,
     export: Annotated[str | None, typer.Option("--export", help="An export.")] = None,
+    lake: Annotated[str | None, typer.Option("--lake", help="A lake's table.")] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0, max=WAIT_S_MAX, help="Seconds to wait.")
     ] = TIMEOUT_S,
@@ -37,11 +38,17 @@ def wait(
     datastore: DatastoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Wait until a trigger, an index, a consumer group or an export has passed a put. Fails when
-    the time is over first, and when the cell is parked there or was skipped."""
+    """Wait until a trigger, an index, a consumer group, an export or a lake has passed a put. Fails
+    when the time is over first, and when the cell is parked there or was skipped."""
     with client_of(run_dir, url, datastore) as client:
         passed = client.wait_for(
-            token, trigger=trigger, index=index, group=group, export=export, timeout_s=timeout_s
+            token,
+            trigger=trigger,
+            index=index,
+            group=group,
+            export=export,
+            lake=lake,
+            timeout_s=timeout_s,
         )
     if as_json:
         print_json(msgspec.to_builtins(passed))

@@ -24,7 +24,9 @@ def names(config: Config) -> list[str]:
 @process_kind("lake", 65, names)
 def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
+    from cellfeed.assembly.datastore import open_datastore
     from cellfeed.assembly.gateway_address import first_gateway
+    from cellfeed.assembly.lake_waiters import LakeWaiters
     from cellfeed.assembly.lakes import lake_named, lake_place, lake_topic
     from cellfeed.assembly.servers_asked import source_asked
     from cellfeed.consumers.lake.loader import run_lake_loader
@@ -50,6 +52,13 @@ def run(process: Process) -> None:
         LakeMetrics(lake.metrics_port) as metrics,
         source_asked(bootstrap, client),
         closing(Watch("lake loader", "loop")) as turns,
+        closing(
+            LakeWaiters(
+                lake.group,
+                directory.unique_name(name),
+                lambda: open_datastore(config, directory.path),
+            )
+        ) as waiters,
     ):
         process.say_ready(**metrics.ports)
         run_lake_loader(
@@ -67,4 +76,5 @@ def run(process: Process) -> None:
                 "group.instance.id": directory.unique_name(name),
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
             },
+            waiters=waiters,
         )

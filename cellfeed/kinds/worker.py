@@ -31,6 +31,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.checked_places import background_check
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.issuers import issued_tokens
+    from cellfeed.assembly.lake_outlets import lake_tables
     from cellfeed.assembly.recovery_metrics import RecoveryMetrics
     from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.bridge.indexes.groups import index_positions
@@ -65,7 +66,7 @@ def run(process: Process) -> None:
             collectors.append(CheckMetrics(check))
         if config.datastore.dictionaries == "automatic":
             datastore.train_dictionaries()
-        datastore.waits.find = outlets(datastore, coordinator)
+        datastore.waits.find = outlets(datastore, coordinator, lake_tables(config, directory))
         datastore.indexes.positions = index_positions(coordinator, datastore.name)
         datastore.indexes.settled.handled_to = handled_to(datastore, coordinator)
         listener = http_listener(worker.host, port, worker.tls, worker.authentication)

@@ -15,6 +15,7 @@ source               which log the records come from: the ids of the cluster and
 commits              the commits of one loader, and the addition whose outcome is not known yet
 reading              the consumer of a loader: where each partition is read
 loader               the consumer group around them
+waiters              callers that wait for commits, as a loader sees them
 progress             when rows are committed, and the counts of a run
 views                reading: SQL, digests, sizes
 ===================  ===============================================================================

@@ -26,6 +26,7 @@ from cellfeed.consumers.lake.progress import (
 )
 from cellfeed.consumers.lake.reading import Reading
 from cellfeed.consumers.lake.source import LogSource
+from cellfeed.consumers.lake.waiters import AWAITED_AGE_S, Nobody, Waiters
 from cellfeed.consumers.lake.waiting_rows import WaitingRows
 from cellfeed.store.failpoints import declare, failpoint
 
@@ -49,12 +50,15 @@ class LakeLoader:
         policy: CommitPolicy = DEFAULT_POLICY,
         offset_is_added_id: bool = True,
         client: Mapping[str, Any] | None = None,
+        waiters: Waiters | None = None,
     ) -> None:
         """``offset_is_added_id``: hold every record's offset against its added_id, as is right for
         a gateway's topics; False for a Kafka cluster's, where marks of transactions take up offsets
-        as well. ``client``: librdkafka settings beside those that exactly-once needs."""
+        as well. ``client``: librdkafka settings beside those that exactly-once needs. ``waiters``:
+        woken by each commit; while there are any, rows wait ``AWAITED_AGE_S`` at most."""
         self.progress = LakeProgress()
         self._policy = policy
+        self._waiters = waiters or Nobody()
         self._reported_at = 0.0
         config = {"bootstrap.servers": bootstrap, **(client or {})}
         self._waiting = WaitingRows(offset_is_added_id=offset_is_added_id)
@@ -104,6 +108,7 @@ class LakeLoader:
             or self._waiting.count >= self._policy.rows
             or self._is_full()
             or self._waiting.age_s >= self._policy.age_s
+            or (self._waiting.age_s >= AWAITED_AGE_S and self._waiters.is_awaited())
         )
 
     def _commit(self) -> bool:
@@ -112,6 +117,7 @@ class LakeLoader:
         if done is Committed.OVERTAKEN:
             self._reading.start_over()
         elif done is Committed.LANDED:
+            self._waiters.wake()
             failpoint("lake.loader.before_offsets")
             self._reading.save_offsets()
             failpoint("lake.loader.after_offsets")
@@ -157,6 +163,7 @@ def run_lake_loader(
     policy: CommitPolicy = DEFAULT_POLICY,
     offset_is_added_id: bool = True,
     client: Mapping[str, Any] | None = None,
+    waiters: Waiters | None = None,
 ) -> LakeProgress:
     """Loads ``topic`` into the table at ``place`` until ``stop`` is set (a SIGTERM handler sets it)
     or ``until_offsets`` are reached. Returns the counts; a caller that needs all of it checks that
@@ -169,5 +176,6 @@ def run_lake_loader(
         policy=policy,
         offset_is_added_id=offset_is_added_id,
         client=client,
+        waiters=waiters,
     )
     return loader.run(stop, on_progress, until_offsets)

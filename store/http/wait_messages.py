@@ -9,14 +9,16 @@ from cellfeed.store.waiting import TIMEOUT_S, MissingPlace, Place, PlaceRange
 
 class WaitMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A request to wait: for the places of ``token``, at one of ``trigger``, ``index``, ``group``
-    (a Kafka consumer group of the gateways) and ``export``, by its name. ``timeout_s``: how long;
-    the worker answers after its own longest wait, so ask again until your time is over."""
+    (a Kafka consumer group of the gateways), ``export`` and ``lake``, by its name. ``timeout_s``:
+    how long; the worker answers after its own longest wait, so ask again until your time is
+    over."""
 
     token: str
     trigger: str | None = None
     index: str | None = None
     group: str | None = None
     export: str | None = None
+    lake: str | None = None
     timeout_s: float = TIMEOUT_S
 
 

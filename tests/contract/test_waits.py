@@ -14,9 +14,11 @@ import pytest
 
 from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
+from cellfeed.bridge.gateway.cluster_id import cluster_id_of
 from cellfeed.bridge.groups.control import EXPORTS, group_prefix
 from cellfeed.bridge.groups.definition import Definition, check_definition
 from cellfeed.bridge.outlets.find import outlets
+from cellfeed.bridge.outlets.lakes import LakeLook, LakeTable
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store import outlet_watch, waiting, watched_outlet
@@ -38,14 +40,20 @@ from cellfeed.store.waiting import Place
 from tests.support.waiting import wait_until
 from tests.support.worker_thread import worker_thread
 
-KINDS = ("trigger", "index", "group", "export")
+KINDS = ("trigger", "index", "group", "export", "lake")
 GROUPS = {
     "trigger": "billing",
     "index": "index.by_driver.v1",
     "group": "analytics",
     "export": f"{EXPORTS}lake",
 }
-NAMES = {"trigger": "billing", "index": "by_driver", "group": "analytics", "export": "lake"}
+NAMES = {
+    "trigger": "billing",
+    "index": "by_driver",
+    "group": "analytics",
+    "export": "lake",
+    "lake": "tables",
+}
 
 
 class Outlets:
@@ -55,8 +63,16 @@ class Outlets:
         self.datastore = datastore
         self.coordinator = StoreCoordinator(datastore.state)
         self.move("group", 0, 0)
+        self._loaded: dict[int, int] = {}
+
+    def lakes(self) -> dict[str, LakeTable]:
+        source = f"{cluster_id_of(self.datastore)}/{self.datastore.name}/topic"
+        return {NAMES["lake"]: LakeTable("loaders", lambda: LakeLook(source, dict(self._loaded)))}
 
     def move(self, kind: str, shard: int, position: int, **entries: bytes) -> None:
+        if kind == "lake":
+            self._loaded[shard] = position
+            return
         key = self.datastore.name, shard
         self.coordinator.commit_offsets(
             GROUPS[kind], {key: CommittedOffset(position)}, entries=entries
@@ -70,7 +86,8 @@ class Outlets:
 
 @pytest.fixture(scope="module")
 def moved(datastore: Datastore) -> Iterator[Outlets]:
-    datastore.waits.find = outlets(datastore, StoreCoordinator(datastore.state))
+    opened = Outlets(datastore)
+    datastore.waits.find = outlets(datastore, StoreCoordinator(datastore.state), opened.lakes)
     check_definition(datastore.state, "billing", Definition(["BASE"], "app:bill"))
     datastore.state.commit({f"{group_prefix(f'{EXPORTS}lake')}ran": b"{}"})
     catalog = datastore.indexes.catalog
@@ -79,7 +96,7 @@ def moved(datastore: Datastore) -> Iterator[Outlets]:
         IndexDefinition("by_driver", datastore.name, [IndexColumn("BASE", fields)])
     )
     catalog.switch("by_driver", made.number)
-    yield Outlets(datastore)
+    yield opened
     datastore.waits.find = None
 
 

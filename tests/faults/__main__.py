@@ -33,9 +33,9 @@ from tests.faults.run import KINDS, PUT_PAUSE_BRIEF_S, PUT_PAUSE_S, FaultRun, ru
 from tests.faults.seeds import default_seed
 from tests.faults.trigger_faults import BRIEF, FULL
 from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
-from tests.faults.wait_run import BRIEF as WAITS_BRIEF
-from tests.faults.wait_run import FULL as WAITS_FULL
 from tests.faults.wait_run import WAIT_KINDS, run_wait_faults
+from tests.faults.waited_puts import BRIEF as WAITS_BRIEF
+from tests.faults.waited_puts import FULL as WAITS_FULL
 from tests.support import local_kafka, local_mariadb, local_zookeeper
 from tests.support.small_disk import NoSmallDisk
 
@@ -192,7 +192,7 @@ def _all_kinds() -> list[str]:
             local_zookeeper.why_not(),
         ),
         ("exports", [kind for kind in EXPORT_KINDS if kind != STORE_CUT], no_export),
-        ("waits", WAIT_KINDS, local_kafka.why_not()),
+        ("waits", WAIT_KINDS, local_kafka.why_not() or local_mariadb.why_not()),
         (STORE_CUT, [STORE_CUT], no_export or local_mariadb.why_not()),
     )
     for what, more, reason in groups:

@@ -110,6 +110,13 @@ PROCESS_PLANTS: Final[Mapping[str, Plant]] = {
         lambda real: lambda *given, **how: _a_few_more(real, *given, **how),
         "early",
     ),
+    "waits-promoted": plant_of(
+        "positions ahead of a lake's table",
+        "cellfeed.bridge.outlets.lakes:_FromGateway",
+        "positions",
+        lambda real: lambda *given, **how: _a_few_more(real, *given, **how),
+        "early",
+    ),
     "worker": plant_of(
         "a cell told to be absent",
         _ENGINE,

@@ -44,11 +44,16 @@ SHORT = (
 )
 """One of these each day."""
 
+
+def _no_waits() -> str | None:
+    return local_kafka.why_not() or local_mariadb.why_not()
+
+
 NEEDS = {
     **dict.fromkeys((*TRIGGER_KINDS, *GATEWAY_KINDS), local_zookeeper.why_not),
     **dict.fromkeys(EXPORT_KINDS, local_kafka.why_not),
     STORE_CUT: local_mariadb.why_not,
-    **dict.fromkeys(WAIT_KINDS, local_kafka.why_not),
+    **dict.fromkeys(WAIT_KINDS, _no_waits),
 }
 FAMILIES: tuple[Sequence[str], ...] = (
     KINDS,

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.seeds import default_seed
-from tests.faults.wait_run import BRIEF, run_wait_faults
-from tests.support import local_kafka
+from tests.faults.wait_run import run_wait_faults
+from tests.faults.waited_puts import BRIEF
+from tests.support import local_kafka, local_mariadb
 
 
 @pytest.mark.faults
@@ -17,8 +18,9 @@ from tests.support import local_kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("kafka")
-def test_no_wait_answers_before_its_effect_under_kills(tmp_path: Path) -> None:
-    if reason := local_kafka.why_not():
+@pytest.mark.parametrize("kind", ["waits"])
+def test_no_wait_answers_before_its_effect_under_kills(kind: str, tmp_path: Path) -> None:
+    if reason := local_kafka.why_not() or local_mariadb.why_not():
         pytest.skip(reason)
-    result = run_wait_faults("waits", default_seed(), tmp_path, BRIEF)
+    result = run_wait_faults(kind, default_seed(), tmp_path, BRIEF)
     assert result.passed, str(result)

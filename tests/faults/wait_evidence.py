@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from cellfeed.bridge.coordination.contract import Coordinator
@@ -25,6 +25,7 @@ from cellfeed.bridge.events.messages import header_values
 from cellfeed.bridge.events.record_headers import added_id_of
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
+from tests.faults.lake_evidence import LakeEvidence
 from tests.faults.waited_program import LINE_BYTES
 
 CONSUMERS: Final = "readers"
@@ -44,13 +45,21 @@ class Evidence:
     """Any number of threads."""
 
     def __init__(
-        self, datastore: Datastore, coordinator: Coordinator, effects: Path, index: str, topic: str
+        self,
+        datastore: Datastore,
+        coordinator: Coordinator,
+        effects: Path,
+        index: str,
+        topic: str,
+        lake: LakeEvidence,
     ) -> None:
         self._datastore = datastore
         self._coordinator = coordinator
         self._effects = effects
         self._index = index
         self._topic = topic
+        self._lake = lake
+        self._versions: list[tuple[Batch, str]] = []
         self._broker: AdminClient | None = None
         self._lengths: list[tuple[Batch, int]] = []
         self._ends: list[tuple[Batch, Mapping[int, int]]] = []
@@ -71,6 +80,10 @@ class Evidence:
             ends = self._committed_ends([each.shard for each in batch.places])
             with self._lock:
                 self._ends.append((batch, ends))
+        elif kind == "lake":
+            version = self._lake.version()
+            with self._lock:
+                self._versions.append((batch, version))
         elif kind == "index":
             found = self._datastore.query_index(self._index, batch.name, limit=1_000, mode="fast")
             missing = batch.rows - {row.row_key for row in found.rows}
@@ -100,6 +113,13 @@ class Evidence:
                 f"trigger: {shard}/{added_id} was answered before its run"
                 for shard, added_id in places_of[batch.name]
                 if ended.get((shard, added_id), length + 1) > length
+            )
+        brought, numbers = self._lake.brought()
+        for batch, version in self._versions:
+            self._note(
+                f"lake: {shard}/{added_id} was answered at version {version} of the table"
+                for shard, added_id in places_of[batch.name]
+                if brought.get((shard, added_id), numbers[version] + 1) > numbers[version]
             )
         offsets = self._offsets(bootstrap)
         for batch, ends in self._ends:
@@ -154,8 +174,8 @@ class Evidence:
 
 
 class Consuming(threading.Thread):
-    """A consumer of the gateways that commits behind each batch of records, and joins again as
-    often as it must."""
+    """A consumer of the gateways that commits behind each batch of records, repeats a commit that
+    failed, and joins again as often as it must."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(name="consumer of fault runs", daemon=True)
@@ -177,16 +197,21 @@ class Consuming(threading.Thread):
     def run(self) -> None:
         with closing(Consumer(self._settings)) as consumer:
             consumer.subscribe([self._topic])
+            is_due = False
             while not self._ended.is_set():
                 messages = consumer.consume(100, timeout=0.05)
-                if not any(each.error() is None for each in messages):
+                is_due = is_due or any(each.error() is None for each in messages)
+                if not is_due:
                     continue
                 try:
                     consumer.commit(asynchronous=False)
                 except KafkaException as error:
                     self.commits[str(error.args[0].name())] += 1
+                    # Nothing to commit: the partitions have gone to another member, or came back.
+                    is_due = error.args[0].code() != KafkaError._NO_OFFSET
                 else:
                     self.commits["done"] += 1
+                    is_due = False
 
     def stop(self) -> None:
         self._ended.set()

@@ -12,8 +12,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from cellfeed.consumers.lake.loader import run_lake_loader
+from cellfeed.consumers.lake.open_table import find_lake_table
 from cellfeed.consumers.lake.progress import CommitPolicy, LakeProgress
 from cellfeed.consumers.lake.views import LakeView
+from cellfeed.consumers.lake.waiters import Nobody
 from cellfeed.consumers.warehouse.kafka_records import end_offsets
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import ProtectData
@@ -23,6 +25,7 @@ from cellfeed.verify.store_place import StorePlace
 from tests.support.lake_tables import FORMATS, place_of
 from tests.support.running_gateway import GatewayProcess
 from tests.support.trips_log import fill
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -104,6 +107,35 @@ def test_little_memory_makes_many_commits_and_loses_nothing(gateway: str, tmp_pa
     assert progress.rows == sum(end_offsets(gateway, "trips").values())
     rows = LakeView(place_of(tmp_path, "iceberg")).query("SELECT count(*) AS n FROM cells")
     assert rows == [{"n": progress.rows}]
+
+
+def test_rows_that_somebody_waits_for_are_committed_soon(gateway: str, tmp_path: Path) -> None:
+    class Waiting(Nobody):
+        def __init__(self) -> None:
+            self.woken: list[bool] = []
+
+        def is_awaited(self) -> bool:
+            return bool(find_lake_table(place_of(tmp_path, "delta")))
+
+        def wake(self) -> None:
+            table = find_lake_table(place_of(tmp_path, "delta"))
+            assert table is not None
+            self.woken.append(bool(table.look().positions))
+
+    waiters, stop = Waiting(), threading.Event()
+    place, policy = place_of(tmp_path, "delta"), CommitPolicy(age_s=600)
+    loading = threading.Thread(
+        target=lambda: run_lake_loader(
+            gateway, "trips", "awaited", place, stop, policy=policy, waiters=waiters
+        )
+    )
+    loading.start()
+    try:
+        wait_until(lambda: bool(waiters.woken), "a commit long before its age", 60)
+    finally:
+        stop.set()
+        loading.join()
+    assert all(waiters.woken), "waiters are woken behind the commit"
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -72,3 +72,18 @@ def test_a_lake_is_loaded_asked_and_verified(run_dir: Path, tmp_path: Path) -> N
         figures = answer.read().decode()
     assert "\ncellfeed_lake_rows_total 100.0\n" in figures
     assert "\ncellfeed_lake_lag_cells 0.0\n" in figures
+
+
+def test_a_person_waits_for_a_lake(run_dir: Path) -> None:
+    put = cellfeed(
+        *("put", ROW_KEY.format(1), "BASE", "1", "{}", "--json", "--run-dir", str(run_dir))
+    )
+    token = json.loads(put.stdout)["token"]
+    waited = cellfeed("wait", token, "--lake", "lake", "--timeout", "60", "--run-dir", str(run_dir))
+    assert (waited.returncode, waited.stdout.strip()) == (0, "lake 'lake' has passed it")
+    asked = cellfeed(
+        *("lake", "query", "SELECT count(*) AS n FROM cells", "--json", "--run-dir", str(run_dir))
+    )
+    assert json.loads(asked.stdout) == {"n": 1}
+    unknown = cellfeed("wait", token, "--lake", "sea", "--run-dir", str(run_dir))
+    assert (unknown.returncode, "there are: lake" in unknown.stderr) == (1, True)

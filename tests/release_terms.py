@@ -39,8 +39,8 @@ def missing_for_a_release(
     """The terms that are not met: `make release` refuses to build. ``changed``: files that are not
     committed."""
     missing = []
-    if f"\n## {version}\n" not in changelog:
-        missing.append(f"the heading '## {version}' in CHANGELOG.md, in the place of 'Unreleased'")
+    if not re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
+        missing.append(f"the heading '## {version} - YEAR-MONTH-DAY' in CHANGELOG.md")
     if changed:
         missing.append(f"a commit of the files that have changed: {changed[0]} and so on")
     for label, variable in URLS.items():

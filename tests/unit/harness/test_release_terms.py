@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 GOOD = {label: f"https://cells.example.net.test/{label.lower()}" for label in URLS}
 
 
-CHANGELOG = "# Changelog\n\n## 1.2.3\n\n- All.\n"
+CHANGELOG = "# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-12-01\n\n- All.\n"
 
 
 def test_a_whole_checkout_with_every_address_lacks_nothing() -> None:
@@ -40,7 +40,7 @@ def test_an_address_that_nobody_could_open_is_refused(label: str, url: str) -> N
 
 
 def test_a_version_without_its_heading_and_a_changed_file_are_named() -> None:
-    later = CHANGELOG.replace("1.2.3", "Unreleased")
+    later = CHANGELOG.replace("1.2.3", "1.2.2")
     heading, changed = missing_for_a_release(later, "1.2.3", GOOD, ["a.py"])
     assert "## 1.2.3" in heading
     assert "a.py" in changed

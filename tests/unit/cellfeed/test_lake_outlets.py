@@ -71,7 +71,7 @@ def test_a_table_that_proves_no_position_does_not_answer(tmp_path: Path) -> None
         found.look()
 
 
-def test_a_worker_without_the_formats_libraries_says_what_to_install(
+def test_a_worker_without_the_formats_libraries_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [each for each in sys.modules if each.startswith("cellfeed.consumers.lake")]:

@@ -35,7 +35,8 @@ from typing import Final
 
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError
-from cellfeed.store.wakeups import DATAGRAM_BYTES_MAX, follower_addresses, send_hint
+from cellfeed.store.wakeup_addresses import follower_addresses
+from cellfeed.store.wakeups import DATAGRAM_BYTES_MAX, send_hint
 
 WATCH_S: Final = 3.0
 """How long a watch lasts at the outlet's end, in seconds."""

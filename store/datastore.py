@@ -11,10 +11,7 @@ from uuid import UUID
 
 from cellfeed.store import forks
 from cellfeed.store.api import CellToPut, ErasedRow, RowKey
-from cellfeed.store.arguments import (
-    check_datastore_name,
-    checked_item,
-)
+from cellfeed.store.arguments import check_datastore_name, checked_item
 from cellfeed.store.awaited import Awaited
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC
 from cellfeed.store.cells.cell import NewCell, check_row_key, new_cell
@@ -39,13 +36,8 @@ from cellfeed.store.outlet_wait import blocking_answer
 from cellfeed.store.outlet_watch import Waits
 from cellfeed.store.reads import Reads
 from cellfeed.store.row_erasure import RowErasure
-from cellfeed.store.waiting import (
-    TIMEOUT_S,
-    Passed,
-    WaitOptions,
-    check_timeout_s,
-    one_outlet,
-)
+from cellfeed.store.waiting import TIMEOUT_S, Passed, WaitOptions, check_timeout_s, one_outlet
+from cellfeed.store.wakeup_hints import Beyond, ends_of
 from cellfeed.store.wakeups import Poker
 
 
@@ -57,6 +49,7 @@ class Datastore(Reads):
         super().__init__(engine)
         self._generation = forks.generation
         self._poker = Poker(engine.state)
+        self._beyond: Beyond | None = None
         self._trainer: DictionaryTrainer | None = None
         self._writers = Writers(engine, self._poker.poke, self._offer)
         self._indexes = Indexes(engine)
@@ -64,7 +57,7 @@ class Datastore(Reads):
         self.awaited = Awaited()
         self.unended_erasures = ErasureNotes(engine.state)
         self._erasure = RowErasure(
-            engine, self._indexes, self.unended_erasures, self.trim, self._poker.poke
+            engine, self._indexes, self.unended_erasures, self.trim, self._poke
         )
 
     @classmethod
@@ -142,8 +135,20 @@ class Datastore(Reads):
             self._trainer.start()
 
     def _offer(self, cells: Sequence[NewCell], results: Sequence[PutResult]) -> None:
+        if self._beyond is not None and (ends := ends_of(results)):
+            self._beyond(ends)
         if self._trainer is not None:
             self._trainer.offer(cells, results)
+
+    def wake_beyond(self, report: Beyond) -> None:
+        """Has ``report`` called with the new ends of logs, behind the answers of a commit, and with
+        none after a trim or an erasure. It must wait for nothing."""
+        self._beyond, self._poker.wakes_relays = report, False
+
+    def _poke(self) -> None:
+        self._poker.poke()
+        if self._beyond is not None:
+            self._beyond({})
 
     def _await(self, answer: PutAnswer) -> list[PutResult]:
         try:
@@ -157,7 +162,7 @@ class Datastore(Reads):
         :class:`cellfeed.bridge.trimming.trim.Trimming` instead: it asks first
         for readers that still need the cells, and takes them out of the indexes."""
         start = self.engine.trim(check_shard(shard, self.shards), below)
-        self._poker.poke()
+        self._poke()
         return start
 
     def erase_row(self, row_key: RowKey) -> ErasedRow:

@@ -1,48 +1,52 @@
 """Wake-ups: a process that commits pokes the followers of the logs. A wake-up is a hint; the
 counters are the truth.
 
-A poke is one datagram on the loopback interface to every address that stands in the state table
-under ``wakeups/``. A lost one costs its receiver one polling interval, never a cell; a false one
-costs a look at the counters.
+A poke is one datagram on the loopback interface to every address of this machine that stands in the
+state table under ``wakeups/``. A lost one costs its receiver one polling interval, never a cell; a
+false one costs a look at the counters.
+
+Followers on other machines are woken over connections to the workers
+(:mod:`cellfeed.store.http.wakeup_links`). The process hands a hint from there to its listeners
+(:func:`hand_over`), as a datagram to each.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Annotated, Final, Protocol
-
-import msgspec
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from cellfeed.store import forks
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.descriptors import is_readable
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError, Unavailable
+from cellfeed.store.wakeup_addresses import (
+    LIFETIME_S,
+    Entry,
+    FollowerAddress,
+    Sweep,
+    follower_addresses,
+    here,
+)
+from cellfeed.store.wakeup_hints import Hint
 
 NEW_CELLS: Final = b"!"
 """The poke of a commit."""
 
 DATAGRAM_BYTES_MAX: Final = 16
 
-_PREFIX: Final = "wakeups/"
-_LIFETIME_S: Final = 30.0
-"""How long an address stays valid without being renewed: bounds the datagrams sent to dead
-followers."""
-
 _REFRESH_S: Final = 0.5
 """How often a poker reads the addresses again: a new follower polls for at most this long before
 its first wake-up."""
 
-
-class _Address(msgspec.Struct, frozen=True):
-    host: str
-    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
-    expires_at_us: int
+_SWEEP_S: Final = 10.0
+"""How often a poker looks for entries that have expired, in seconds."""
 
 
 class Watched(Protocol):
@@ -53,20 +57,35 @@ class Watched(Protocol):
 
 class Listener:
     """A follower's end. ``name`` is unique among followers; a restarted follower of the same name
-    takes the old one's place. ``awaited``: of a follower whose outlets somebody may wait for."""
+    takes the old one's place. ``awaited``: of a follower whose outlets somebody may wait for.
+    ``relays``: it passes datagrams on to other machines."""
 
-    def __init__(self, state: StateTable, name: str, awaited: Watched | None = None) -> None:
+    def __init__(
+        self,
+        state: StateTable,
+        name: str,
+        awaited: Watched | None = None,
+        *,
+        relays: bool = False,
+    ) -> None:
         self._state = state
         self._awaited = awaited
-        self._key = f"{_PREFIX}{name}"
+        self._relays = relays
+        self._entry = Entry(state, name)
+        self.shows: Callable[[int], int] | None = None
+        """By shard, the watermark that the follower has read; set by one that keeps them. Called
+        in any thread."""
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sock.setblocking(False)
         self.sock.bind(("127.0.0.1", 0))
+        self._address: tuple[str, int] = self.sock.getsockname()
         self._renew_at_s = 0.0
         self.pokes: set[bytes] = set()
         """Pokes that have come about something other than commits (:func:`poke_about`); the
         follower takes them back."""
         self.renew()
+        if not relays:
+            _listeners[id(self)] = self
 
     def renew(self) -> None:
         """Keeps the address valid; :meth:`wait` does it by itself, an event loop that watches
@@ -74,10 +93,29 @@ class Listener:
         now_s = time.monotonic()
         if now_s < self._renew_at_s:
             return
-        self._renew_at_s = now_s + _LIFETIME_S / 3
-        host, port = self.sock.getsockname()
-        expires_at_us = self._state.now_us() + int(_LIFETIME_S * 1e6)
-        self._state.commit({self._key: msgspec.json.encode(_Address(host, port, expires_at_us))})
+        self._renew_at_s = now_s + LIFETIME_S / 3
+        expires_at_us = self._state.now_us() + int(LIFETIME_S * 1e6)
+        self._entry.write(FollowerAddress(*self._address, expires_at_us, here(), self._relays))
+
+    def is_of(self, state: StateTable) -> bool:
+        """Whether it follows the logs of the store with this state."""
+        return self._state is state
+
+    def hand_over(self, sock: socket.socket, hint: Hint) -> bool:
+        """Sends itself the wake-up from ``sock``, in any thread; False where the follower has read
+        so far already."""
+        for subject in hint.subjects:
+            send_hint(sock, subject, self._address)
+        if hint.looks or not self._has_shown(hint.heads):
+            send_hint(sock, NEW_CELLS, self._address)
+            return True
+        return bool(hint.subjects)
+
+    def _has_shown(self, heads: Mapping[int, int]) -> bool:
+        shows = self.shows
+        return not heads or (
+            shows is not None and all(shows(shard) >= end for shard, end in heads.items())
+        )
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for a poke; True when there was one. Several pokes at once count as one."""
@@ -100,10 +138,12 @@ class Listener:
 
     def close(self) -> None:
         """Takes the address back; where the state is away the entry expires by itself
-        (``_LIFETIME_S``), and an orderly end does not fail for it."""
+        (``LIFETIME_S``), and an orderly end does not fail for it. The entry of a follower that has
+        taken this one's place stays."""
+        _listeners.pop(id(self), None)
         try:
             with suppress(Unavailable):
-                self._state.commit({self._key: None})
+                self._entry.remove()
         finally:
             self.sock.close()
 
@@ -117,7 +157,11 @@ class Poker:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._addresses: list[tuple[str, int]] = []
+        self.wakes_relays = True
+        """Whether workers of this machine pass its pokes on to others; not those of a worker that
+        reports its commits to other machines by itself."""
         self._refresh_at_s = 0.0
+        self._sweep, self._sweep_at_s = Sweep(), 0.0
         self._lock = threading.Lock()
         self._due = threading.Event()
         self._closed = False
@@ -156,10 +200,13 @@ class Poker:
             # When the state cannot be read just now, those known before are poked and the rest
             # poll.
             with suppress(CellfeedError):
-                addresses = follower_addresses(self._state)
+                addresses = follower_addresses(self._state, relays=self.wakes_relays)
                 with self._lock:
                     if not self._closed:
                         self._addresses = addresses
+                if time.monotonic() >= self._sweep_at_s:
+                    self._sweep_at_s = time.monotonic() + _SWEEP_S
+                    self._sweep.look(self._state)
 
 
 def poke_about(subject: str) -> bytes:
@@ -184,23 +231,15 @@ def send_hint(sock: socket.socket, what: bytes, address: tuple[str, int]) -> Non
         sock.sendto(what, address)
 
 
-def follower_addresses(state: StateTable) -> list[tuple[str, int]]:
-    """The addresses of the present followers. An entry that is none, or another version's, is
-    passed over: its writer polls. Raises Unavailable."""
-    now_us = state.now_us()
-    found = []
-    for entry in state.list(_PREFIX):
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # ValidationError is a DecodeError
-            address = msgspec.json.decode(entry.value, type=_Address)
-            if address.expires_at_us > now_us and _is_loopback(address.host):
-                found.append((address.host, address.port))
-    return found
+def hand_over(state: StateTable, sock: socket.socket, hint: Hint) -> bool:
+    """Hands a wake-up of another machine to the listeners of this process that follow the store
+    with this state. Whether any of them had not read so far."""
+    # A copy, made in one step: listeners come and go in other threads. No lock, for a child of a
+    # fork() would find it as another thread of the parent held it.
+    found = [reference() for reference in _listeners.valuerefs()]
+    mine = [each for each in found if each is not None and each.is_of(state)]
+    return sum(each.hand_over(sock, hint) for each in mine) > 0
 
 
-def _is_loopback(host: str) -> bool:
-    """Only such an address is sent to: a name would be looked up between a commit and its
-    acknowledgement."""
-    try:
-        return ipaddress.IPv4Address(host).is_loopback
-    except ValueError:
-        return False
+_listeners: WeakValueDictionary[int, Listener] = WeakValueDictionary()
+"""Those of this process, by their ``id``."""

@@ -57,6 +57,7 @@ def run_exporter(
         groups.append(group)
     followed = FollowedHeads(datastore.engine)
     listener = Listener(datastore.state, f"export-{name}", datastore.awaited)
+    listener.shows = followed.watermark
     coordinator.when_saved(datastore.awaited.wake)
     keeper = LeaseKeeper(
         [group.membership for group in groups], min(export.lease_s for export in exports)

@@ -21,6 +21,7 @@ from cellfeed.bridge.gateway.groups.group_table import GroupTable
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.store.errors import CellfeedError
+from cellfeed.store.http.received_wakeups import RECEIVED
 from cellfeed.store.http.server.asgi import App, Receive, Scope, Send, refuse_foreign_host
 from cellfeed.store.security.quotas import Quotas
 
@@ -46,6 +47,7 @@ class GatewayMetrics(Collector):
         self._quotas = quotas
 
     def collect(self) -> Iterable[Metric]:
+        yield from RECEIVED.collect()
         groups = self._groups.all()
         yield GaugeMetricFamily(
             "cellfeed_gateway_connections",

@@ -158,6 +158,7 @@ class Gateway:
         awaited = self._datastore.awaited
         self._coordinator.when_saved(awaited.wake)
         listener = self._listener = Listener(self._datastore.state, config.name, awaited)
+        listener.shows = heads.watermark
         asyncio.get_running_loop().add_reader(
             listener.sock.fileno(), refresh_heads, self.context, listener
         )

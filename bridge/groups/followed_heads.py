@@ -45,6 +45,11 @@ class FollowedHeads:
                 self._unshown.discard(shard)
         return changed
 
+    def watermark(self, shard: int) -> int:
+        """As far as the shard's log was looked at; 0 before the first look. In any thread."""
+        head = self.heads.get(shard)
+        return 0 if head is None else head.watermark
+
     @property
     def awaits_minions(self) -> bool:
         """Whether committed cells are not shown yet. A minion has them in a millisecond or two, and

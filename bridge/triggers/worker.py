@@ -84,6 +84,7 @@ def run_trigger_worker(
         groups.append(group)
     followed = FollowedHeads(datastore.engine)
     listener = Listener(datastore.state, f"triggers-{name}", datastore.awaited)
+    listener.shows = followed.watermark
     coordinator.when_saved(datastore.awaited.wake)
     keeper = LeaseKeeper([group.membership for group in groups], lease_s)
     pool, sweeper = WorkThreads(threads), WorkThreads(1)

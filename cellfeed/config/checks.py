@@ -14,6 +14,7 @@ from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.http import TlsConfig, http_listener
 from cellfeed.config.model import Config, NodeConfig, WarehouseConfig
 from cellfeed.config.servers import KafkaServerConfig, MariaDbServerConfig
+from cellfeed.config.wakeups import check_advertised, check_wakeups
 from cellfeed.store.arguments import check_datastore_name
 from cellfeed.store.backups.due import INCREMENTS_MAX
 from cellfeed.store.backups.encryption import recipients_of
@@ -60,6 +61,10 @@ def check_entries(config: Config) -> None:
         _check_warehouse(warehouse)
     for worker in config.workers:
         check_http(worker.name, worker.host, worker.tls, worker.authentication)
+        if (at := worker.advertised) is not None:
+            check_advertised(worker.name, at, worker.host, has_tls=worker.tls is not None)
+    if config.wakeups is not None:
+        check_wakeups(config.wakeups)
     for console in config.consoles:
         check_loopback(console.name, console.host)
     for gateway in config.gateways:

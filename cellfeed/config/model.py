@@ -23,6 +23,7 @@ from cellfeed.config.http import AuditConfig, IssuerConfig, TlsConfig
 from cellfeed.config.lake import LakeConfig
 from cellfeed.config.limits import LimitsConfig
 from cellfeed.config.servers import ProcessName, ServerConfig
+from cellfeed.config.wakeups import WakeupsConfig
 from cellfeed.store.backups.due import Policy
 from cellfeed.store.backups.encryption import recipients_of
 from cellfeed.store.limits import SHARDS_STORED_MAX
@@ -97,13 +98,15 @@ class DatastoreConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 class WorkerConfig(Struct, forbid_unknown_fields=True, frozen=True):
     """An HTTP worker. ``authentication``: whether every request needs credentials; beyond loopback
-    it does, and ``tls`` has to be there."""
+    it does, and ``tls`` has to be there. ``advertised``: ``host`` or ``host:port`` where processes
+    of other hosts reach it; its commits wake those that follow the logs."""
 
     name: ProcessName = "worker"
     host: str = "127.0.0.1"
     port: Port = 7420
     tls: TlsConfig | None = None
     authentication: bool | None = None
+    advertised: str | None = None
 
 
 class TriggersConfig(Struct, forbid_unknown_fields=True, frozen=True):
@@ -228,6 +231,8 @@ class Config(Struct, forbid_unknown_fields=True, frozen=True):
     ``zookeeper://[user:password@]host:port,host:port/chroot``."""
     limits: LimitsConfig = LimitsConfig()
     """Of the peers of workers and gateways."""
+    wakeups: WakeupsConfig | None = None
+    """None: commits on other hosts are found by polling."""
     readiness: ProgressLimits = ProgressLimits()
     """When a process whose parts do not advance is not ready (``/readyz``)."""
     restart: bool = False

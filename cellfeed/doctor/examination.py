@@ -27,6 +27,15 @@ def _certificates(instance: Instance) -> Iterator[Finding]:
         yield from examine_certificates(instance)
 
 
+def _wakeups(instance: Instance) -> Iterator[Finding]:
+    config = instance.config
+    if config.wakeups is not None or config.datastore.clusters:
+        # Start-up: an embedded datastore has no other hosts.
+        from cellfeed.doctor.wakeups import examine_wakeups
+
+        yield from examine_wakeups(instance)
+
+
 _PARTS: Final[tuple[tuple[str, Callable[[Instance], Iterator[Finding]]], ...]] = (
     ("host", examine_machine),
     ("disk", examine_disks),
@@ -34,6 +43,7 @@ _PARTS: Final[tuple[tuple[str, Callable[[Instance], Iterator[Finding]]], ...]] =
     ("certificates", _certificates),
     ("servers", examine_servers),
     ("dictionaries", examine_dictionaries),
+    ("wake-ups", _wakeups),
     ("answers", examine_answers),
     ("progress", examine_progress),
 )

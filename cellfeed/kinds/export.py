@@ -16,12 +16,14 @@ def run(process: Process) -> None:
     from cellfeed.assembly.column_schemas import register_schemas
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.servers_asked import servers_asked
+    from cellfeed.assembly.wakeups import woken
     from cellfeed.bridge.export.worker import run_exporter
 
     directory, config, name, stop = process[:4]
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
         servers_asked(datastore, coordinator),
+        woken(config, datastore),
     ):
         register_schemas(config, directory.path, datastore)
         process.say_ready()

@@ -24,6 +24,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.issuers import issued_tokens
     from cellfeed.assembly.servers_asked import servers_asked
+    from cellfeed.assembly.wakeups import woken
     from cellfeed.bridge.gateway.run import run_gateway
 
     directory, config, name, stop = process[:4]
@@ -35,6 +36,7 @@ def run(process: Process) -> None:
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
         servers_asked(datastore, coordinator),
+        woken(config, datastore),
     ):
         register_schemas(config, directory.path, datastore)
         run_gateway(

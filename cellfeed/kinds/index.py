@@ -15,6 +15,7 @@ def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.servers_asked import servers_asked
+    from cellfeed.assembly.wakeups import woken
     from cellfeed.bridge.indexes.worker import IndexWorker
 
     directory, config, name, stop = process[:4]
@@ -22,6 +23,7 @@ def run(process: Process) -> None:
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
         servers_asked(datastore, coordinator),
+        woken(config, datastore),
     ):
         process.say_ready()
         IndexWorker(datastore, coordinator, name, lease_s=workers.lease_s).run(stop)

@@ -40,6 +40,7 @@ def run_triggers(
     # Start-up: a process loads the modules of its own kind alone.
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.servers_asked import servers_asked
+    from cellfeed.assembly.wakeups import woken
     from cellfeed.bridge.triggers.loading import load_program
     from cellfeed.bridge.triggers.worker import check_groups, run_trigger_worker
 
@@ -48,6 +49,7 @@ def run_triggers(
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
         servers_asked(datastore, coordinator),
+        woken(config, datastore),
     ):
         with suppress(Unavailable):  # then the worker waits, and compares before it works
             check_groups(program, datastore, coordinator)

@@ -34,12 +34,14 @@ def run(process: Process) -> None:
     from cellfeed.assembly.lake_outlets import lake_tables
     from cellfeed.assembly.recovery_metrics import RecoveryMetrics
     from cellfeed.assembly.servers_asked import servers_asked
+    from cellfeed.assembly.wakeups import woken
     from cellfeed.bridge.indexes.groups import index_positions
     from cellfeed.bridge.outlets.find import outlets
     from cellfeed.bridge.outlets.handled_to import handled_to
     from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
     from cellfeed.config.http import http_listener
     from cellfeed.store.clusters.serving.engine import ClusteredEngine
+    from cellfeed.store.http.received_wakeups import RECEIVED
     from cellfeed.store.http.server.worker import run_worker
     from cellfeed.store.security.certificates import Certificates
 
@@ -49,6 +51,7 @@ def run(process: Process) -> None:
     with (
         opened(config, directory.path) as (_, datastore, coordinator),
         servers_asked(datastore, coordinator),
+        woken(config, datastore),
         ExitStack() as background,
     ):
         if isinstance(datastore.engine, ClusteredEngine):
@@ -59,6 +62,7 @@ def run(process: Process) -> None:
         collectors: list[Collector] = [
             TriggerMetrics(datastore, coordinator),
             RecoveryMetrics(directory, [each.name for each in config.backups]),
+            RECEIVED,
         ]
         if config.checks is not None:
             check = background_check(config, config.checks, directory.path, datastore.state)
@@ -92,4 +96,5 @@ def run(process: Process) -> None:
             signed=issued_tokens(config),
             audit=audit,
             limits=config.limits.of_workers(),
+            advertised=worker.advertised,
         )

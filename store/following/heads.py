@@ -77,6 +77,11 @@ class LogHeads:
     def __getitem__(self, shard: int) -> Head:
         return self._heads[shard]
 
+    def watermark(self, shard: int) -> int:
+        """As far as the shard's log was read here; 0 before the first look. In any thread."""
+        head = self._heads.get(shard)
+        return 0 if head is None else head.watermark
+
     async def refresh(self, asked_s: float | None = None) -> None:
         """Reads the counters. Commits made before this call are seen when it returns; with
         ``asked_s``, those before that moment of ``time.monotonic``: requests that were read

@@ -51,6 +51,7 @@ from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS
 from cellfeed.store.http.server.reads import READ_GUARDS, READ_ROUTES
 from cellfeed.store.http.server.responses import as_put_error, send_content, send_error
 from cellfeed.store.http.server.wait import WAIT_THREADS, wait
+from cellfeed.store.http.server.wakeups import WakeupRoute
 from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.authority import Authority
 from cellfeed.store.security.peer_limits import Quota
@@ -63,7 +64,7 @@ REQUESTS_MAX: Final = 1_000
 """Requests being answered at once, besides those whose body is still coming. Past that a request is
 refused as ``overloaded``: nothing of it was carried out."""
 
-_BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|follow|indexes/[^/]*/query)")
+_BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|follow|wakeups|indexes/[^/]*/query)")
 """Paths whose POST is answered before Litestar is asked."""
 
 _REQUEST_NUMBER: Final = REQUEST_NUMBER.encode()
@@ -91,6 +92,8 @@ class WorkerApp:
             datastore.name, Authority(datastore.state), required=False
         )
         self.closing = asyncio.Event()
+        self.wakeups = WakeupRoute(datastore, self.closing, self.callers)
+        collectors = [*collectors, self.wakeups.metrics]
         self.metrics = WorkerMetrics(datastore.engine, collectors)
         reads_files = isinstance(datastore.engine, SqliteEngine)
         self._reads = ReadPool(
@@ -106,6 +109,7 @@ class WorkerApp:
             f"{base}/cell": ("put_one", puts.put_one),
             f"{base}/cells": ("put_many", puts.put_many),
             f"{base}/follow": ("follow", follow.follow),
+            f"{base}/wakeups": ("wakeups", self.wakeups.follow),
         }
         self._index_paths = f"{base}/indexes/"
         queries = IndexQueryRoute(datastore, self._reads)

@@ -81,6 +81,7 @@ class _Open:
                 Listener, self._engine.state, f"followers-{uuid4().hex}"
             )
         if self._listener is not None:
+            self._listener.shows = self.heads.watermark
             asyncio.get_running_loop().add_reader(self._listener.sock.fileno(), self._woken)
         self._task = asyncio.create_task(keep_running("follow-heads", self._poll))
 

@@ -41,12 +41,14 @@ from cellfeed.store.http.server.openapi_operations import (
     put_many,
     put_one,
     query_index,
+    wakeups,
 )
 from cellfeed.store.http.server.openapi_page import page
 from cellfeed.store.http.server.openapi_plain import made_plain, operation_id
 from cellfeed.store.http.server.reads import READ_ROUTES
 from cellfeed.store.http.server.wait import wait
 from cellfeed.store.http.wait_messages import WaitMessage
+from cellfeed.store.http.wakeup_messages import WakeupLine, WakeupsMessage
 
 _DESCRIPTION: Final = (
     "A sharded store of immutable cells: (row_key, column_name, ref_key) -> body, written once."
@@ -103,6 +105,8 @@ def complete(derived: dict[str, Any]) -> dict[str, Any]:
         WaitMessage,
         FollowMessage,
         FollowLine,
+        WakeupsMessage,
+        WakeupLine,
     ]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=REF)
     document["components"]["schemas"].update(schemas)
@@ -115,6 +119,7 @@ def complete(derived: dict[str, Any]) -> dict[str, Any]:
     paths["/v1/{datastore}/cells"] = {"post": put_many()}
     paths["/v1/{datastore}/indexes/{index}/query"] = {"post": query_index()}
     paths["/v1/{datastore}/follow"] = {"post": follow()}
+    paths["/v1/{datastore}/wakeups"] = {"post": wakeups()}
     for path, operations in paths.items():
         for operation in operations.values():
             add_errors(path, operation)

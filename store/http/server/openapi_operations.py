@@ -106,6 +106,24 @@ def follow() -> dict[str, Any]:
     }
 
 
+def wakeups() -> dict[str, Any]:
+    return {
+        "tags": ["logs"],
+        "summary": "Be woken by this worker's commits",
+        "description": (
+            "Between processes of several hosts: an answer without end, with a line (NDJSON) behind"
+            " commits. Each is a hint to look at the logs, and no proof of anything. 404 where"
+            " another worker was meant, or this one is not advertised."
+        ),
+        "operationId": "wakeups",
+        "parameters": [_DATASTORE],
+        "requestBody": body("WakeupsMessage"),
+        "responses": {
+            "200": {"description": "Woken", "content": _content("WakeupLine", NDJSON)},
+        },
+    }
+
+
 _INDEX: Final = {
     "name": "index",
     "in": "path",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from prometheus_client.registry import Collector
@@ -45,6 +47,7 @@ def run_worker(
     signed: SignedTokens | None = None,
     audit: AuditLog | None = None,
     limits: PeerLimits | None = None,
+    advertised: str | None = None,
 ) -> None:
     """Serves ``datastore`` until ``stop`` is set (looked at every 0.1 s); requests under way are
     answered first. Does not close the datastore.
@@ -53,9 +56,10 @@ def run_worker(
     connections are taken. Signals are left to the caller. ``collectors`` add to ``/metrics``.
     ``listener``: instead of ``host`` and ``port``, one with TLS and authentication;
     ``certificates``: its, where the caller has them read again. ``signed`` verifies tokens of
-    identity providers; ``audit`` gets a line of each request. ``limits``: of its peers. Raises
-    ProtectData for a listener beyond loopback without both, StorageUnavailable when the port cannot
-    be had.
+    identity providers; ``audit`` gets a line of each request. ``limits``: of its peers.
+    ``advertised``: ``host`` or ``host:port`` where other machines reach it; it wakes followers
+    there. Raises ProtectData for a listener beyond loopback without both, StorageUnavailable when
+    the port cannot be had.
     """
     where = listener or HttpListener(host, port)
     sockets = listen(where, OWNER)
@@ -64,6 +68,11 @@ def run_worker(
     callers = Callers(datastore.name, authority, required=where.needs_credentials, signed=signed)
     limits = limits or PeerLimits()
     app = WorkerApp(datastore, collectors, callers, audit, limits.quotas)
+
+    loops: dict[str, Callable[[], Awaitable[None]]] = {"http-rights": callers.follow}
+    if advertised is not None:
+        url = _url(advertised, sockets[0].getsockname()[1], has_tls=where.tls is not None)
+        loops["http-wakeups"] = partial(app.wakeups.keep_address, url)
 
     def started() -> None:
         collect_seldom()
@@ -83,7 +92,7 @@ def run_worker(
             stops=(stop or threading.Event()).is_set,
             on_started=started,
             on_closing=closing,
-            loops={"http-rights": callers.follow},
+            loops=loops,
             watch=Watch("of the worker", "event-loop"),
             limits=limits,
         )
@@ -93,3 +102,9 @@ def run_worker(
         for each in sockets:
             each.close()
         app.close()
+
+
+def _url(advertised: str, port: int, *, has_tls: bool) -> str:
+    has_port = re.fullmatch(r"(\[.*\]|[^:]*):\d+", advertised)
+    where = advertised if has_port else f"{advertised}:{port}"
+    return f"{'https' if has_tls else 'http'}://{where}"

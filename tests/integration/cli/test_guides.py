@@ -430,6 +430,7 @@ def test_the_operators_page_on_users(guide: Guide, monkeypatch: pytest.MonkeyPat
     with ended(guide.run_dir):
         guide.up()
         in_order(guide, "docs/operate/secure.md")
+        in_order(guide, "docs/operate/hosts.md")
 
 
 def test_the_operators_pages_on_damage_and_moments(guide: Guide) -> None:

@@ -111,6 +111,19 @@ def managed(*nodes: str, node: str = "tls: {ca: /ca.pem}", more: str = "managed:
             "gateways: [{listeners: [{name: a, port: 9093, security: tls}]}]",
             "config: gateway: listener 'a': security tls needs certificate and key",
         ),
+        (
+            "workers: [{advertised: 'h:0'}]",
+            "config: worker: advertised 'h:0': write HOST or HOST:PORT",
+        ),
+        ("workers: [{advertised: 'http://h'}]", "advertised 'http://h': write HOST or HOST:PORT"),
+        (
+            "workers: [{advertised: h, tls: {certificate: a, key: b}}]",
+            "advertised 'h', and host '127.0.0.1' is loopback: no other host reaches it",
+        ),
+        (
+            "wakeups: {token_file: t, key: k}",
+            "config: wakeups: ssl_key is the key of ssl_certificate",
+        ),
     ],
 )
 def test_contradicting_settings_are_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -145,3 +158,24 @@ def test_a_listener_that_would_show_every_cell_protects_data(tmp_path: Path) -> 
     with pytest.raises(ProtectData, match="config: gateway: listener 'a'") as refused:
         read(tmp_path, "gateways: [{listeners: [{name: a, bind: 0.0.0.0, port: 9093}]}]")
     assert refused.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("workers: [{advertised: feed.example}]", "connect over TLS only: give tls"),
+        ("wakeups: {ca: ca.pem}", "wakeups: workers of other hosts ask for credentials"),
+    ],
+)
+def test_wake_ups_beyond_loopback_without_tls_or_credentials_are_refused(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    with pytest.raises(ProtectData, match=says):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("at", ["feed.example", "feed.example:7443", "[2001:db8::1]:7443"])
+def test_a_worker_with_tls_may_be_advertised(tmp_path: Path, at: str) -> None:
+    tls = "host: 0.0.0.0, tls: {certificate: a, key: b}"
+    config = read(tmp_path, f"workers: [{{{tls}, advertised: '{at}'}}]\nwakeups: {{token_file: t}}")
+    assert config.workers[0].advertised == at

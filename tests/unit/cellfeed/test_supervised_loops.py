@@ -60,6 +60,7 @@ TASKS = {
         "sends one request and ends; each put of it is settled, also when it is cancelled"
     ),
     "store/http/server/follow.py": "wait for the end of one follower, and end with it",
+    "store/http/server/wakeups.py": "waits for the ends of one answer",
     "store/http/server/put_stream.py": "the halves of one request, in a task group",
     "store/http/server/wait.py": "wait for the end of one waiter, and end with it",
 }

@@ -165,7 +165,7 @@ def test_addresses_are_read_again_after_a_defect(
 ) -> None:
     failing = threading.Event()
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         failing.set()
         raise ValueError("a defect")
 
@@ -185,7 +185,7 @@ def test_addresses_are_read_again_after_a_defect(
 def test_an_address_that_is_not_renewed_is_forgotten(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellfeed.store.wakeups._LIFETIME_S", -1.0)
+    monkeypatch.setattr("cellfeed.store.wakeups.LIFETIME_S", -1.0)
     listener = Listener(datastore.state, "stale")
     poker = Poker(datastore.state)
     poker.poke()

@@ -67,6 +67,7 @@ ROUTES: Final[dict[tuple[str, str], Route]] = {
         (("describe", "group", "billing"), ("read", "group", "bill*")),
         body={"token": "", "trigger": "billing", "timeout_s": 0},
     ),
+    ("post", "/v1/{datastore}/wakeups"): Route(SOME, body={"worker": "another one"}),
     # A shard that is not there: a follower that begins does not end.
     ("post", "/v1/{datastore}/follow"): Route(READ_BASE, body={"columns": ["BASE"], "shards": [9]}),
 }

@@ -402,6 +402,7 @@ def test_the_document_describes_every_route_and_its_page_needs_no_network(port: 
         f"/v1/{{datastore}}/{route}"
         for route in (
             "follow",
+            "wakeups",
             "cell",
             "cells",
             "latest",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -18,11 +17,9 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.sqlite.engine import SqliteEngine
 from cellfeed.store.errors import (
     CellfeedError,
-    MethodNotAllowed,
     OtherHistory,
     Overloaded,
     Unauthenticated,
-    UnknownDatastore,
 )
 from cellfeed.store.http.messages import HISTORY, REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
 from cellfeed.store.http.server.asgi import (
@@ -45,6 +42,7 @@ from cellfeed.store.http.server.health import OPERATION_ROUTES
 from cellfeed.store.http.server.index_query import IndexQueryRoute
 from cellfeed.store.http.server.metered import admitted
 from cellfeed.store.http.server.metrics import WorkerMetrics
+from cellfeed.store.http.server.misdirected import BARE_PATH, refuse_misdirected
 from cellfeed.store.http.server.openapi import openapi_config
 from cellfeed.store.http.server.puts import PutRoutes
 from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
@@ -63,9 +61,6 @@ LIVE_PATH: Final = "/livez"
 REQUESTS_MAX: Final = 1_000
 """Requests being answered at once, besides those whose body is still coming. Past that a request is
 refused as ``overloaded``: nothing of it was carried out."""
-
-_BARE_PATH: Final = re.compile(r"/v1/([^/]*)/(cells?|follow|wakeups|indexes/[^/]*/query)")
-"""Paths whose POST is answered before Litestar is asked."""
 
 _REQUEST_NUMBER: Final = REQUEST_NUMBER.encode()
 _HISTORY: Final = HISTORY.encode()
@@ -119,7 +114,7 @@ class WorkerApp:
         def direct(path: bytes) -> tuple[str, Handler] | None:
             if path == put_path:
                 return "put_one", puts.put_directly
-            if path.startswith(query_path) and _BARE_PATH.fullmatch(path.decode()):
+            if path.startswith(query_path) and BARE_PATH.fullmatch(path.decode()):
                 return "query_index", queries.directly(path.decode())
             return None
 
@@ -196,7 +191,7 @@ class WorkerApp:
             scope[CALLER] = await self.callers.of(scope)
             ways = admitted(self._quotas, scope, route, receive, counted_send)
             if route == "read":
-                self._refuse_misdirected(scope)
+                refuse_misdirected(scope["path"], scope["method"], self._name)
             known = header(scope, _HISTORY)
             if known and self._history and known != self._history:
                 wanted = known.decode("latin-1")
@@ -233,22 +228,6 @@ class WorkerApp:
             return found
         return (
             self._query
-            if path.startswith(self._index_paths) and _BARE_PATH.fullmatch(path)
+            if path.startswith(self._index_paths) and BARE_PATH.fullmatch(path)
             else None
         )
-
-    def _refuse_misdirected(self, scope: Scope) -> None:
-        """Refuses requests that Litestar cannot check, on paths answered before it: for another
-        datastore, by another method."""
-        path = _BARE_PATH.fullmatch(scope["path"])
-        if path is None:
-            return
-        if scope["method"] == "POST":
-            raise UnknownDatastore(
-                f"datastore {ascii(path[1])[:80]} is not served here; this worker serves"
-                f" {self._name!r}"
-            )
-        if path[2] != "cell":
-            raise MethodNotAllowed(
-                f"{scope['method']} is not a method of {ascii(scope['path'])[:200]}; POST is"
-            )

@@ -166,6 +166,7 @@ def consume(connection: Connection, stop: Event, settings: dict[str, Any]) -> No
             "bootstrap.servers": settings["bootstrap"],
             "group.id": "put-to-consumer",
             "enable.auto.commit": False,
+            **settings.get("client", {}),
         }
     )
     partitions = list(

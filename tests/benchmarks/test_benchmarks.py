@@ -52,10 +52,11 @@ from benchmarks import (
     shard_move,
     triggers,
     wait,
+    wakeups,
     workers_shards,
 )
 from benchmarks.__main__ import main
-from tests.support import local_kafka, local_mariadb
+from tests.support import local_kafka, local_mariadb, spread_instance
 
 SMALL = {
     "backup": lambda: backup.figures(cells=500, runs=1, with_mariadb=False),
@@ -121,6 +122,7 @@ SMALL = {
     "export-shards": lambda: export_shards.figures(
         many=32, runs=1, seconds=0.5, warm_up_s=0.0, idle_s=0.1, settle_s=0.0
     ),
+    "wakeups": lambda: wakeups.figures(seconds=0.2, runs=1, warm_up_s=0.0, connected_s=0.0),
     "wait": lambda: wait.figures(waits=2, runs=1, batches=1, settle_s=0.0),
     "workers-shards": lambda: workers_shards.figures(
         many=32, runs=1, seconds=0.2, warm_up_s=0.0, idle_s=0.1, settle_s=0.0
@@ -147,6 +149,8 @@ def test_a_benchmark_gives_figures_under_its_own_name_each_once(name: str) -> No
     ):
         pytest.skip(reason)
     if name.startswith(("export-", "gateway-vs-kafka")) and (reason := local_kafka.why_not()):
+        pytest.skip(reason)
+    if name == "wakeups" and (reason := spread_instance.why_not()):
         pytest.skip(reason)
     figures = list(SMALL[name]())
     names = [figure.name for figure in figures]

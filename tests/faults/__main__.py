@@ -26,6 +26,9 @@ from tests.faults.export_run import EXPORT_KINDS, STORE_CUT, run_export_faults
 from tests.faults.export_run import FULL as EXPORT_FULL
 from tests.faults.fork_run import FORK_KINDS, FORKS, FORKS_BRIEF, run_fork_faults
 from tests.faults.gateway_run import GATEWAY_KINDS, run_gateway_faults
+from tests.faults.hosts_run import HOST_KINDS, run_host_faults
+from tests.faults.hosts_run import ROUNDS as HOST_ROUNDS
+from tests.faults.hosts_run import ROUNDS_BRIEF as HOST_ROUNDS_BRIEF
 from tests.faults.node_flips import ROUNDS, ROUNDS_BRIEF, run_node_flips
 from tests.faults.planted import PLANTS, found_by
 from tests.faults.restore_run import RESTORE_KINDS, run_restore_faults
@@ -36,7 +39,7 @@ from tests.faults.trigger_run import TRIGGER_KINDS, run_trigger_faults
 from tests.faults.wait_run import WAIT_KINDS, run_wait_faults
 from tests.faults.waited_puts import BRIEF as WAITS_BRIEF
 from tests.faults.waited_puts import FULL as WAITS_FULL
-from tests.support import local_kafka, local_mariadb, local_zookeeper
+from tests.support import local_kafka, local_mariadb, local_zookeeper, spread_instance
 from tests.support.small_disk import NoSmallDisk
 
 ALL_KINDS: Final = (
@@ -51,6 +54,7 @@ ALL_KINDS: Final = (
     *GATEWAY_KINDS,
     *EXPORT_KINDS,
     *WAIT_KINDS,
+    *HOST_KINDS,
 )
 
 
@@ -176,6 +180,8 @@ def _run(kind: str, seed: int, directory: Path, *, brief: bool) -> FaultRun:
         return run_export_faults(kind, seed, directory, EXPORT_BRIEF if brief else EXPORT_FULL)
     if kind in WAIT_KINDS:
         return run_wait_faults(kind, seed, directory, WAITS_BRIEF if brief else WAITS_FULL)
+    if kind in HOST_KINDS:
+        return run_host_faults(kind, seed, HOST_ROUNDS_BRIEF if brief else HOST_ROUNDS)
     return run_trigger_faults(kind, seed, directory, BRIEF if brief else FULL)
 
 
@@ -193,6 +199,7 @@ def _all_kinds() -> list[str]:
         ),
         ("exports", [kind for kind in EXPORT_KINDS if kind != STORE_CUT], no_export),
         ("waits", WAIT_KINDS, local_kafka.why_not() or local_mariadb.why_not()),
+        ("hosts", HOST_KINDS, spread_instance.why_not()),
         (STORE_CUT, [STORE_CUT], no_export or local_mariadb.why_not()),
     )
     for what, more, reason in groups:

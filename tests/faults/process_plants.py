@@ -195,6 +195,9 @@ PROCESS_PLANTS: Final[Mapping[str, Plant]] = {
         ),
         _SKIPPED,
     ),
+    "hosts-power": _FALSE_RECORDS,
+    "hosts-cut": _SKIPPED,
+    "hosts-slow": _FALSE_RECORDS,
     "trigger-poison": plant_of(
         "a sound cell passed without its run",
         "cellfeed.bridge.triggers.shard.attempts:Attempts",

@@ -21,6 +21,7 @@ from cellfeed.assembly.datastore import open_datastore
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.indexes.groups import index_positions
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.config.model import Config
 from cellfeed.consumers.billing.card_provider import SandboxCardProvider
 from cellfeed.consumers.billing.charge_keys import GROUP
 from cellfeed.consumers.warehouse.table import WarehouseTable
@@ -279,7 +280,7 @@ def _check_outlets(system: System, client: Client, reader: KafkaReader, shown: S
         violations,
         check_reader(log, reader.read, "consumer"),
         {"I7": list(reader.errors)},
-        _check_billing(system, log),
+        check_billing(system.billing, system.config, system.run_dir.path, log),
     )
     return merge(
         violations,
@@ -328,7 +329,8 @@ def _check_digests(system: System, client: Client) -> Violations:
     }
 
 
-def _check_billing(system: System, log: Log) -> Violations:
+def check_billing(billing: Path, config: Config, directory: Path, log: Log) -> Violations:
+    """I2, I14 and I16 of the billing trigger whose charges are in the folder ``billing``."""
     trips = {
         str(cell.row_key): f"{GROUP}-{shard}-{cell.added_id}"
         for shard, cells in log.items()
@@ -337,14 +339,14 @@ def _check_billing(system: System, log: Log) -> Violations:
     }
     charges = [
         charge.idempotency_key
-        for charge in SandboxCardProvider(system.billing / "charges.sqlite3").charges()
+        for charge in SandboxCardProvider(billing / "charges.sqlite3").charges()
     ]
     statuses = [cell for cells in log.values() for cell in cells if cell.column_name == "STATUS"]
     invented = [
         f"{cell.triple} belongs to no trip" for cell in statuses if str(cell.row_key) not in trips
     ]
     settled = [trips[str(cell.row_key)] for cell in statuses if str(cell.row_key) in trips]
-    with open_datastore(system.config, system.run_dir.path) as datastore:
+    with open_datastore(config, directory) as datastore:
         origin = datastore.origin_id
         parked = [
             f"{GROUP}-{cell.partition}-{cell.added_id}"

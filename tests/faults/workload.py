@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 from uuid import UUID, uuid5
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -51,9 +52,15 @@ class Writers:
     careful caller does so with ``unknown``."""
 
     def __init__(
-        self, urls: Sequence[str], ledger: Ledger, seed: int, pause_s: float, threads: int = 4
+        self,
+        urls: Sequence[str],
+        ledger: Ledger,
+        seed: int,
+        pause_s: float,
+        threads: int = 4,
+        access: Mapping[str, Any] = {},
     ) -> None:
-        self._client = Client(list(urls), "trips", timeout_s=5.0)
+        self._client = Client(list(urls), "trips", timeout_s=5.0, **access)
         self._ledger = ledger
         self._seed = seed
         self._pause_s = pause_s
@@ -95,9 +102,11 @@ class Writers:
 
 class KafkaReader(threading.Thread):
     """A stock consumer by assignment on every partition from the beginning. It remembers each
-    record in the order in which it came."""
+    record in the order in which it came. ``more``: settings of the client."""
 
-    def __init__(self, bootstrap: str, topic: str, shards: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, shards: int, more: Mapping[str, Any] = {}
+    ) -> None:
         super().__init__(daemon=True)
         self._consumer = Consumer(
             {
@@ -108,6 +117,7 @@ class KafkaReader(threading.Thread):
                 "reconnect.backoff.max.ms": 500,
                 "fetch.wait.max.ms": 100,
                 "log_level": 0,  # the run itself kills gateways, so that is no news
+                **more,
             }
         )
         self._consumer.assign(

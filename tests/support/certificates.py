@@ -3,6 +3,7 @@ made in some hundredths of a second."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,8 +25,10 @@ class Certificates(NamedTuple):
     client_key: str
 
 
-def make_certificates(directory: Path, *, days: int = 2) -> Certificates:
-    """They are good for ``days`` days from now on."""
+def make_certificates(
+    directory: Path, *, days: int = 2, addresses: Sequence[str] = ()
+) -> Certificates:
+    """They are good for ``days`` days from now on, for ``addresses`` beside 127.0.0.1."""
     directory.mkdir(parents=True, exist_ok=True)
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
@@ -43,7 +46,9 @@ def make_certificates(directory: Path, *, days: int = 2) -> Certificates:
             [x509.NameAttribute(kind, part) for kind, part in zip(kinds, parts, strict=True)]
         )
         (directory / f"{name}.pem").write_bytes(
-            _sign(subject, ca_name, key, ca_key, days=days).public_bytes(serialization.Encoding.PEM)
+            _sign(subject, ca_name, key, ca_key, days=days, addresses=addresses).public_bytes(
+                serialization.Encoding.PEM
+            )
         )
         encoded = key.private_bytes(
             serialization.Encoding.PEM,
@@ -63,6 +68,7 @@ def _sign(
     *,
     is_ca: bool = False,
     days: int,
+    addresses: Sequence[str] = (),
 ) -> x509.Certificate:
     now = datetime.now(UTC)
     builder = (
@@ -79,7 +85,10 @@ def _sign(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False
         )
         .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+            x509.SubjectAlternativeName(
+                [x509.IPAddress(ip_address(each)) for each in ("127.0.0.1", *addresses)]
+            ),
+            critical=False,
         )
     )
     if is_ca:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -169,6 +170,18 @@ class ZooKeeper:
         """Deletes the data of a stopped server: it starts empty."""
         assert not self.is_running()
         shutil.rmtree(self.directory / "data", ignore_errors=True)
+
+
+def part_of_an_ensemble(
+    directory: Path, port: int, addresses: Sequence[str], number: int
+) -> ZooKeeper:
+    """The server of that number, from 1, in an ensemble with one server at each address. Clients
+    reach it on the loopback of its host."""
+    settings = {
+        **_ENSEMBLE_SETTINGS,
+        **{f"server.{n}": f"{each}:12888:13888" for n, each in enumerate(addresses, 1)},
+    }
+    return ZooKeeper(directory, port, settings, _ELECTION, number)
 
 
 class Ensemble:

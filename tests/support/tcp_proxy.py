@@ -74,10 +74,12 @@ class TcpProxy:
     connections and callers.
 
     ``mysql``: the clients speak MySQL, so that ``on_query`` can recognise their statements; bytes
-    are then passed on a whole command at a time.
+    are then passed on a whole command at a time. ``at``: where it listens.
     """
 
-    def __init__(self, target_port: int, *, mysql: bool = False) -> None:
+    def __init__(
+        self, target_port: int, *, mysql: bool = False, at: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
         self.target_port = target_port
         self._mysql = mysql
         self.connections = 0
@@ -99,7 +101,7 @@ class TcpProxy:
         self._accepting = True
         self._left: dict[Direction, int | None] = dict.fromkeys(Direction, None)
         self._closed = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(at)
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True)
         self._thread.start()

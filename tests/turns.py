@@ -80,10 +80,17 @@ def _home(item: pytest.Item) -> Path:
 
 
 def _divide_groups(items: list[pytest.Item]) -> None:
-    homes = sorted({_home(item) for item in items if _group(item) in _PARTS})
+    """Every part gets about as many tests: the largest files first, each to the part that has the
+    fewest. All workers divide alike."""
+    sizes = Counter((_group(item), _home(item)) for item in items if _group(item) in _PARTS)
+    parts = {group: [0] * count for group, count in _PARTS.items()}
+    part_of: dict[tuple[str, Path], int] = {}
+    for (group, home), size in sorted(sizes.items(), key=lambda each: (-each[1], each[0])):
+        tests = parts[group]
+        part_of[group, home] = part = tests.index(min(tests))
+        tests[part] += size
     for item in items:
-        if (parts := _PARTS.get(group := _group(item))) is not None:
-            part = homes.index(_home(item)) % parts
+        if (part := part_of.get((group := _group(item), _home(item)), -1)) >= 0:
             item.add_marker(pytest.mark.xdist_group(f"{group}-{part + 1}"), append=False)
 
 

@@ -207,3 +207,23 @@ def test_a_long_group_is_divided_by_files(files: pytest.Pytester) -> None:
         "test_c mariadb-cluster-3",
         "test_d mariadb-cluster-1",
     }
+
+
+def test_the_parts_of_a_long_group_have_about_as_many_tests(files: pytest.Pytester) -> None:
+    body = """
+        import pytest
+        pytestmark = pytest.mark.xdist_group("mariadb-cluster")
+        @pytest.mark.parametrize("number", range({}))
+        def test_one(number): pass
+        """
+    sizes = {"a": 2, "b": 9, "c": 3, "d": 8, "e": 4}
+    files.makepyfile(**{f"test_{name}": body.format(size) for name, size in sizes.items()})
+    files.makeconftest(
+        """
+        def pytest_collection_finish(session):
+            for item in session.items:
+                print("::", item.get_closest_marker("xdist_group").args[0])
+        """
+    )
+    found = [line.strip() for line in collected(files, "-s") if line.startswith(" mariadb")]
+    assert sorted(found.count(f"mariadb-cluster-{part}") for part in (1, 2, 3)) == [8, 9, 9]

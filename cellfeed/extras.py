@@ -45,6 +45,7 @@ EXTRAS: Final[Mapping[str, frozenset[str]]] = {
     "warehouse": frozenset({"duckdb", "pyarrow", "pytz"}),
     "lake": frozenset({"deltalake", "pyiceberg"}),
     "s3": frozenset({"boto3", "botocore"}),
+    "oidc": frozenset({"authlib", "httpx"}),
 }
 """The packages of each extra by the names that programs import. ``all`` has them together."""
 

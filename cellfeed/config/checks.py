@@ -10,8 +10,9 @@ from cellfeed.bridge.gateway.security.listeners import check_listener
 from cellfeed.bridge.gateway.topics.declared_topics import check_topics
 from cellfeed.bridge.typed.declaration import check_layout, check_schemas
 from cellfeed.config.addresses import check_cluster
+from cellfeed.config.consoles import check_console
 from cellfeed.config.gateway import GatewayProcessConfig
-from cellfeed.config.http import TlsConfig, http_listener
+from cellfeed.config.http import check_http
 from cellfeed.config.model import Config, NodeConfig, WarehouseConfig
 from cellfeed.config.servers import KafkaServerConfig, MariaDbServerConfig
 from cellfeed.config.wakeups import check_advertised, check_wakeups
@@ -20,7 +21,6 @@ from cellfeed.store.backups.due import INCREMENTS_MAX
 from cellfeed.store.backups.encryption import recipients_of
 from cellfeed.store.engines.mysql.address import parse_mysql_url
 from cellfeed.store.errors import InvalidRequest, ProtectData
-from cellfeed.store.http.server.listening import check_http_listener
 from cellfeed.store.secret_references import resolved_settings
 from cellfeed.store.security.loopback import is_loopback
 
@@ -66,7 +66,7 @@ def check_entries(config: Config) -> None:
     if config.wakeups is not None:
         check_wakeups(config.wakeups)
     for console in config.consoles:
-        check_loopback(console.name, console.host)
+        check_console(config, console)
     for gateway in config.gateways:
         check_loopback(gateway.name, gateway.host)
         _check_listeners(gateway)
@@ -220,11 +220,6 @@ def nodes_at(config: Config, server: MariaDbServerConfig) -> list[NodeConfig]:
         for node, address in addresses
         if address.port == server.port and is_loopback(address.host)
     ]
-
-
-def check_http(name: str, host: str, tls: TlsConfig | None, authentication: bool | None) -> None:
-    """Raises ProtectData for HTTP beyond loopback without TLS and authentication."""
-    check_http_listener(http_listener(host, 0, tls, authentication), f"config: {name}")
 
 
 def check_loopback(name: str, host: str) -> None:

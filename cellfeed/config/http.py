@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from cellfeed.store.http.server.listening import HttpListener
+from cellfeed.store.http.server.listening import HttpListener, check_http_listener
 from cellfeed.store.security.certificates import TlsFiles
 
 
@@ -61,8 +61,30 @@ class IssuerConfig(Struct, forbid_unknown_fields=True, frozen=True):
     leeway_s: Annotated[float, Meta(ge=0, le=300)] = 10.0
 
 
+class OidcConfig(Struct, forbid_unknown_fields=True, frozen=True):
+    """A console's log-in by OpenID Connect (authorization code with PKCE). ``issuer``: one of
+    ``issuers``, whose keys and principal claim count; the ID token's audience is ``client_id``.
+    ``redirect``: the console's address as browsers have it, with the path ``/login/answer``; the
+    provider knows it. ``client_secret``: a reference; none for a public client. ``scopes``: besides
+    ``openid``. ``ca``: the file of the authorities for the provider's certificate, the usual ones
+    without. ``label``: its name on the page."""
+
+    issuer: str
+    client_id: str
+    redirect: str
+    client_secret: str | None = None
+    scopes: list[str] = []
+    ca: str | None = None
+    label: str = ""
+
+
 def http_listener(
     host: str, port: int, tls: TlsConfig | None, authentication: bool | None
 ) -> HttpListener:
     """As servers take it."""
     return HttpListener(host, port, None if tls is None else tls.files(), authentication)
+
+
+def check_http(name: str, host: str, tls: TlsConfig | None, authentication: bool | None) -> None:
+    """Raises ProtectData for HTTP beyond loopback without TLS and authentication."""
+    check_http_listener(http_listener(host, 0, tls, authentication), f"config: {name}")

@@ -19,7 +19,7 @@ from cellfeed.bridge.export.declaration import Export
 from cellfeed.bridge.gateway.topics.declared_topics import VirtualTopic
 from cellfeed.bridge.typed.declaration import ColumnSchema
 from cellfeed.config.gateway import GatewayProcessConfig, Port
-from cellfeed.config.http import AuditConfig, IssuerConfig, TlsConfig
+from cellfeed.config.http import AuditConfig, IssuerConfig, OidcConfig, TlsConfig
 from cellfeed.config.lake import LakeConfig
 from cellfeed.config.limits import LimitsConfig
 from cellfeed.config.servers import ProcessName, ServerConfig
@@ -185,11 +185,16 @@ class BackupsConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ConsoleConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A console in the browser, on loopback."""
+    """A console in the browser. ``authentication``: whether it asks for a log-in; beyond loopback
+    it does, and ``tls`` has to be there. ``oidc``: an identity provider for the log-in, beside
+    tokens and passwords."""
 
     name: ProcessName = "console"
     host: str = "127.0.0.1"
     port: Port = 7480
+    tls: TlsConfig | None = None
+    authentication: bool | None = None
+    oidc: OidcConfig | None = None
 
 
 class ChecksConfig(Struct, forbid_unknown_fields=True, frozen=True):

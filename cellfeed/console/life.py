@@ -8,11 +8,13 @@ from uuid import UUID
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.console.sight import readable
 from cellfeed.status.group_words import named
 from cellfeed.status.instance_status import InstanceStatus
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.cells.from_stored import cell_from_stored
 from cellfeed.store.cells.token import Places
+from cellfeed.store.security.callers import TRUSTED, Caller
 
 CELLS_SHOWN_MAX: Final = 500
 """Cells of a row that one page shows, the earliest first."""
@@ -42,16 +44,23 @@ class RowLife(NamedTuple):
     more: bool
 
 
-def row_life(instance: Opened, found: InstanceStatus, row_key: UUID) -> RowLife:
-    """The cells of ``row_key`` with the stops of each. Raises Unavailable, DataDamaged."""
+def row_life(
+    instance: Opened, found: InstanceStatus, row_key: UUID, caller: Caller = TRUSTED
+) -> RowLife:
+    """The cells of ``row_key`` with the stops of each: the cells that ``caller`` may read, and the
+    groups that it may know. Raises Unavailable, DataDamaged."""
     datastore = instance.datastore
     shard = datastore.shard_of(row_key)
     stored = datastore.engine.row_cells(row_key.bytes, limit=CELLS_SHOWN_MAX)
-    cells = [cell_from_stored(shard, each) for each in stored]
+    cells = readable(caller, [cell_from_stored(shard, each) for each in stored])
     if not cells:
         return RowLife([], more=False)
     places = [Places(shard, cells[0].added_id, cells[-1].added_id)]
-    passed = _locations(instance, found, shard)
+    passed = {
+        stop: location
+        for stop, location in _locations(instance, found, shard).items()
+        if caller.sees_group(stop[2])
+    }
     parked: dict[tuple[str, int], str] = {}
     queue = ParkedCells(datastore.state)
     for kind, name, group in passed:

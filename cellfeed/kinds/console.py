@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from contextlib import ExitStack
+
 from cellfeed.config.model import Config
 from cellfeed.kinds.registry import KINDS, Process, process_kind
 
@@ -13,6 +17,7 @@ def names(config: Config) -> list[str]:
 @process_kind("console", 90, names)
 def run(process: Process) -> None:
     # Start-up: a process loads the modules of its own kind alone.
+    from cellfeed.assembly.audit_logs import audit_log
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.servers_asked import servers_asked
     from cellfeed.console.server import run_console
@@ -24,12 +29,20 @@ def run(process: Process) -> None:
     with (
         opened(config, directory.path) as instance,
         servers_asked(instance.datastore, instance.coordinator),
+        ExitStack() as ends,
     ):
+        audit = audit_log(config, directory.path, name)
+        if audit is not None:
+            ends.callback(audit.close)
+            if threading.current_thread() is threading.main_thread():  # others get no signals
+                signal.signal(signal.SIGHUP, lambda *_: audit.reopen_soon())
         run_console(
             instance,
+            directory.path,
             lambda: read_opened(directory, instance, kinds),
-            console.host,
+            console,
             directory.kept_port(name, "console", console.port),
             stop,
             lambda port: process.say_ready(console=port),
+            audit,
         )

@@ -153,6 +153,33 @@ class Security:
             )
         )
 
+    def sees_group(self, principal: str, datastore: str, group: str) -> bool:
+        """Whether the principal may know how far a group is: by a right on the group, or on the
+        datastore."""
+        rights = self._rights
+        return self.is_open or (
+            (
+                rights.allows(principal, "group", group, "describe")
+                or rights.allows(principal, "datastore", datastore, "describe")
+            )
+            and not rights.denies(principal, "group", group, "describe")
+            and not rights.denies(principal, "datastore", datastore, "describe")
+        )
+
+    def covers(self, principal: str, other: str) -> bool:
+        """Whether ``principal`` may do everything that ``other`` may: each ACL that allows
+        something to ``other`` lies within one of ``principal``, whom no ACL of its own denies
+        anything."""
+        if self.is_open or principal == other:
+            return True
+        if any(acl.effect != "allow" for acl in self._rights.of(principal)):
+            return False
+        return all(
+            acl.effect != "allow"
+            or self._rights.allows(principal, acl.kind, acl.pattern, acl.operation)
+            for acl in self._rights.of(other)
+        )
+
     def acls_of(self, principal: str) -> list[Acl]:
         return self._rights.of(principal)
 

@@ -73,16 +73,29 @@ class Caller:
 
     def check_datastore(self, operation: Operation) -> None:
         """For an operation that shows no cell."""
-        if self.security.is_open or not self.security.may(
-            self.principal, "datastore", self.datastore, operation
-        ):
+        if not self.may_datastore(operation):
             raise self._forbidden(operation, "datastore", self.datastore)
 
     def check_group(self, operation: Operation, group: str) -> None:
-        if self.security.is_open or not self.security.may(
-            self.principal, "group", group, operation
-        ):
+        if not self.may_group(operation, group):
             raise self._forbidden(operation, "group", group)
+
+    def may_datastore(self, operation: Operation) -> bool:
+        """Whether it may do that, where no cell is shown."""
+        return not self.security.is_open and self.security.may(
+            self.principal, "datastore", self.datastore, operation
+        )
+
+    def may_group(self, operation: Operation, group: str) -> bool:
+        return not self.security.is_open and self.security.may(
+            self.principal, "group", group, operation
+        )
+
+    def sees_group(self, group: str) -> bool:
+        """Whether it may know how far a group is: by a right on the group, or on the datastore."""
+        return not self.security.is_open and self.security.sees_group(
+            self.principal, self.datastore, group
+        )
 
     def check_some(self) -> None:
         """To describe the datastore, or anything of it."""
@@ -108,6 +121,15 @@ class Trusted(Caller):
         return True
 
     def may_all(self, operation: Operation) -> bool:
+        return True
+
+    def may_datastore(self, operation: Operation) -> bool:
+        return True
+
+    def may_group(self, operation: Operation, group: str) -> bool:
+        return True
+
+    def sees_group(self, group: str) -> bool:
         return True
 
     def check_columns(self, operation: Operation, columns: Iterable[str]) -> None:

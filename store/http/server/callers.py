@@ -119,6 +119,11 @@ class Callers:
         finally:
             self._watched.discard(watched)
 
+    def issued(self, principal: str, how: str, expires_at_s: float) -> Caller:
+        """A caller whose credentials somebody else has checked, until ``expires_at_s``, Unix
+        time."""
+        return self._credentials.issued(principal, how, expires_at_s)
+
     def is_current(self, caller: Caller) -> bool:
         """Whether :meth:`current` would give the same one."""
         return caller is TRUSTED or (

@@ -163,7 +163,11 @@ class Credentials:
         if self._signed is None:
             raise AuthenticationFailed("a token that is none of ours")
         principal, expires_at_s = await self._signed.principal(value.decode("latin-1"))
-        return self._caller(principal, "signed token", lambda _: True, expires_at_s)
+        return self.issued(principal, "signed token", expires_at_s)
+
+    def issued(self, principal: str, how: str, expires_at_s: float) -> Caller:
+        """A caller whose credentials were checked, and count until a Unix time."""
+        return self._caller(principal, how, lambda _: True, expires_at_s)
 
     def _caller(
         self,

@@ -1,0 +1,130 @@
+"""The pages of groups: all of them, one shard by shard, and what a reset would run again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from litestar import get
+from litestar.params import Parameter
+from litestar.response import Template
+
+from cellfeed.bridge.groups.history import history
+from cellfeed.bridge.triggers.operate.lag import LagReader
+from cellfeed.bridge.triggers.operate.locations import FORMS, offsets_by_shard, wanted_locations
+from cellfeed.bridge.triggers.parked.cells import ParkedCells
+from cellfeed.console.frame import ConsoleState, page
+from cellfeed.console.plot import plot
+from cellfeed.status.group_words import named
+from cellfeed.store.errors import NotFound
+from cellfeed.store.security.callers import Caller
+
+SHARDS_OF_A_PAGE: Final = 200
+"""Shards of a group in one page, those that are most behind first."""
+
+HISTORY_OF_A_PAGE: Final = 20
+
+
+@get("/groups", sync_to_thread=True)
+def groups(state: ConsoleState, caller: Caller) -> Template:
+    """Every group with its lag."""
+    look = state.looks.latest()
+    rows = [
+        {
+            "kind": named(lag.group)[0],
+            "name": named(lag.group)[1],
+            "group": lag.group,
+            "topic": lag.topic,
+            "workers": len(lag.workers),
+            "behind": lag.cells,
+            "seconds": lag.seconds,
+            "parked": lag.parked,
+            "because": lag.waits_because or lag.takes_nothing,
+            "plot": plot(state.looks.lags(lag.group)),
+        }
+        for lag in (*look.status.triggers, *look.status.exports)
+        if caller.sees_group(lag.group)
+    ]
+    known = {lag.group for lag in (*look.status.triggers, *look.status.exports)}
+    rows += [
+        {
+            "kind": "consumers",
+            "name": lag.group,
+            "group": "",
+            "topic": lag.topic,
+            "workers": None,
+            "behind": lag.behind,
+            "seconds": None,
+            "parked": lag.parked,
+            "because": lag.stopped_because or "",
+            "plot": plot(state.looks.lags(lag.group)),
+        }
+        for lag in look.status.groups
+        if lag.group not in known and caller.sees_group(lag.group)
+    ]
+    return page(state, caller, "groups", "Groups", rows=rows, look=look)
+
+
+@get("/groups/{group:path}", sync_to_thread=True)
+def group_shards(state: ConsoleState, caller: Caller, group: str) -> Template:
+    """One group, shard by shard, with the changes that people made to it."""
+    name = group.lstrip("/")
+    reader = LagReader(state.instance.datastore, state.instance.coordinator)
+    if name not in {*reader.groups(), *reader.exports()} or not caller.sees_group(name):
+        raise NotFound(f"there is no group {name!r}")
+    lag = reader.read(name)
+    shards = sorted(lag.shards, key=lambda each: (-each.cells, each.shard))
+    kind, shown, verb = named(name)
+    return page(
+        state,
+        caller,
+        "group",
+        f"{kind} {shown}",
+        lag=lag,
+        kind=kind,
+        name=shown,
+        controls=bool(verb) and caller.may_group("operate", name),
+        forms=FORMS,
+        shards=shards[:SHARDS_OF_A_PAGE],
+        more=max(0, len(shards) - SHARDS_OF_A_PAGE),
+        plot=plot(state.looks.lags(name)),
+        deeds=history(state.instance.datastore.state, name)[-HISTORY_OF_A_PAGE:][::-1],
+    )
+
+
+@get("/groups/reset", sync_to_thread=True)
+def reset_preview(
+    state: ConsoleState,
+    caller: Caller,
+    group: Annotated[str, Parameter(query="group")],
+    to: Annotated[str, Parameter(query="to")] = "earliest",
+) -> Template:
+    """What a reset would run again, and what it would pass over; it changes nothing."""
+    caller.check_group("operate", group)
+    datastore, coordinator = state.instance.datastore, state.instance.coordinator
+    if group not in LagReader(datastore, coordinator).groups():
+        raise NotFound(f"there is no trigger {group!r}")
+    locations = wanted_locations(to.strip(), group, datastore, coordinator)
+    offsets, heads = offsets_by_shard(coordinator, datastore, group), datastore.heads()
+    moves = []
+    for shard, location in sorted(locations.items()):
+        now = offsets[shard]
+        before = heads[shard].log_start if now is None else now
+        moves.append((shard, now, location, max(0, before - location), max(0, location - before)))
+    unparked = ParkedCells(datastore.state).come_to_again(group, datastore.name, locations)
+    return page(
+        state,
+        caller,
+        "reset",
+        f"Reset {group}",
+        group=group,
+        to=to,
+        moves=sorted(moves, key=lambda each: -each[3])[:SHARDS_OF_A_PAGE],
+        shards=len(moves),
+        again=sum(each[3] for each in moves),
+        over=sum(each[4] for each in moves),
+        unparked=len(unparked),
+        exactly=",".join(f"{shard}:{location}" for shard, location in sorted(locations.items())),
+    )
+
+
+GROUP_PAGES: Final = [groups, group_shards, reset_preview]

@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.console.changes import CHANGES
-from cellfeed.console.door import Door, caller_of_request, is_signed_in
+from cellfeed.console.door import Door, Visitor, caller_of_request, is_signed_in
 from cellfeed.console.filters import FILTERS
 from cellfeed.console.frame import ConsoleState, Streams
 from cellfeed.console.group_pages import GROUP_PAGES
@@ -131,7 +131,7 @@ def console_app(
 
 
 @get("/metrics", sync_to_thread=True, media_type=METRICS_MEDIA_TYPE)
-def metrics(state: ConsoleState, caller: Caller) -> bytes:
+def metrics(state: ConsoleState, caller: Visitor) -> bytes:
     """The parts that stand still, for Prometheus."""
     caller.check_datastore("describe")
     return generate_latest(state.registry)
@@ -139,7 +139,7 @@ def metrics(state: ConsoleState, caller: Caller) -> bytes:
 
 @get("/changes")
 async def changes(
-    request: Request[Any, Any, Any], state: ConsoleState, caller: Caller
+    request: Request[Any, Any, Any], state: ConsoleState, caller: Visitor
 ) -> ServerSentEvent:
     """An event ``look`` whenever the status was read again, for as long as the page is open."""
     if state.streams.count >= STREAMS_MAX:

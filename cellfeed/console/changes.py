@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import msgspec
-from litestar import Request, post
+from litestar import post
 from litestar.enums import RequestEncodingType
 from litestar.params import Body
 from litestar.response import Redirect
@@ -19,8 +19,8 @@ from cellfeed.bridge.groups.history import Operator, operator
 from cellfeed.bridge.triggers.operate.locations import wanted_locations
 from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.console.door import is_signed_in
-from cellfeed.console.frame import ConsoleState
+from cellfeed.console.door import Visitor, is_signed_in
+from cellfeed.console.frame import AnyRequest, ConsoleState
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.indexes.version import INDEX_GROUPS
 from cellfeed.store.security.callers import Caller
@@ -55,11 +55,10 @@ class ResetForm(msgspec.Struct):
 
 _Group = Annotated[GroupForm, Body(media_type=RequestEncodingType.URL_ENCODED)]
 _Reset = Annotated[ResetForm, Body(media_type=RequestEncodingType.URL_ENCODED)]
-_AnyRequest = Request[Any, Any, Any]
 
 
 @post("/parked/retry")
-async def retry(request: _AnyRequest, state: ConsoleState, caller: Caller) -> Redirect:
+async def retry(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Redirect:
     """Has parked cells tried again."""
     form = await request.form()
     cells = ParkedCells(state.instance.datastore.state)
@@ -73,7 +72,7 @@ async def retry(request: _AnyRequest, state: ConsoleState, caller: Caller) -> Re
 
 
 @post("/parked/skip")
-async def skip(request: _AnyRequest, state: ConsoleState, caller: Caller) -> Redirect:
+async def skip(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Redirect:
     """Gives parked cells up, with a reason."""
     form = await request.form()
     chosen = _chosen(form.getall("cell", []), caller)
@@ -92,7 +91,7 @@ async def skip(request: _AnyRequest, state: ConsoleState, caller: Caller) -> Red
 
 
 @post("/groups/pause", sync_to_thread=True)
-def pause(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Group) -> Redirect:
+def pause(request: AnyRequest, state: ConsoleState, caller: Visitor, data: _Group) -> Redirect:
     """Pauses a trigger or an export, with a reason."""
     control, by = _control(state, caller, data.group), _operator(caller, data.reason)
     with state.door.audited(request, "pause group", data.group):
@@ -101,7 +100,7 @@ def pause(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Grou
 
 
 @post("/groups/resume", sync_to_thread=True)
-def resume(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Group) -> Redirect:
+def resume(request: AnyRequest, state: ConsoleState, caller: Visitor, data: _Group) -> Redirect:
     """Ends the pause of a trigger or an export, with a reason."""
     control, by = _control(state, caller, data.group), _operator(caller, data.reason)
     with state.door.audited(request, "resume group", data.group):
@@ -110,7 +109,7 @@ def resume(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Gro
 
 
 @post("/groups/reset", sync_to_thread=True, request_max_body_size=RESET_FORM_BYTES_MAX)
-def reset(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Reset) -> Redirect:
+def reset(request: AnyRequest, state: ConsoleState, caller: Visitor, data: _Reset) -> Redirect:
     """Has a trigger continue at the locations that its preview has shown."""
     _control(state, caller, data.group)
     _, datastore, coordinator = state.instance
@@ -140,7 +139,7 @@ def _chosen(texts: Sequence[Any], caller: Caller) -> list[tuple[str, str]]:
 
 def _each(
     state: ConsoleState,
-    request: _AnyRequest,
+    request: AnyRequest,
     did: str,
     chosen: Sequence[tuple[str, str]],
     act: Callable[[str, str], None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from litestar import Request
@@ -130,6 +130,10 @@ def caller_of_request(request: Request[Any, Any, Any]) -> Caller:
     caller = scope[CALLER]
     assert isinstance(caller, Caller)  # noqa: S101 (for the type checker)
     return caller
+
+
+Visitor = Annotated[Caller, "dependency"]
+"""A handler's parameter ``caller``. Litestar wants a dependency marked, by anything."""
 
 
 def is_signed_in(caller: Caller) -> bool:

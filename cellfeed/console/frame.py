@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from litestar import Request
 from litestar.datastructures import State
 from litestar.response import Template
 from prometheus_client import CollectorRegistry
@@ -19,6 +20,14 @@ from cellfeed.store.security.callers import Caller
 
 if TYPE_CHECKING:
     from cellfeed.console.oidc import Provider
+
+
+AnyRequest = Request[Any, Any, Any]
+
+
+def asked(request: AnyRequest, name: str) -> str:
+    """What a page's address says under a name, without blanks around it."""
+    return str(request.query_params.get(name, "")).strip()
 
 
 @dataclass

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 from litestar import get
-from litestar.params import Parameter
 from litestar.response import Template
 
 from cellfeed.bridge.groups.history import history
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.bridge.triggers.operate.locations import FORMS, offsets_by_shard, wanted_locations
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.console.frame import ConsoleState, page
+from cellfeed.console.door import Visitor
+from cellfeed.console.frame import AnyRequest, ConsoleState, asked, page
 from cellfeed.console.plot import plot
 from cellfeed.status.group_words import named
 from cellfeed.store.errors import NotFound
-from cellfeed.store.security.callers import Caller
 
 SHARDS_OF_A_PAGE: Final = 200
 """Shards of a group in one page, those that are most behind first."""
@@ -25,7 +24,7 @@ HISTORY_OF_A_PAGE: Final = 20
 
 
 @get("/groups", sync_to_thread=True)
-def groups(state: ConsoleState, caller: Caller) -> Template:
+def groups(state: ConsoleState, caller: Visitor) -> Template:
     """Every group with its lag."""
     look = state.looks.latest()
     rows = [
@@ -65,9 +64,9 @@ def groups(state: ConsoleState, caller: Caller) -> Template:
 
 
 @get("/groups/{group:path}", sync_to_thread=True)
-def group_shards(state: ConsoleState, caller: Caller, group: str) -> Template:
+def group_shards(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Template:
     """One group, shard by shard, with the changes that people made to it."""
-    name = group.lstrip("/")
+    name = str(request.path_params["group"]).lstrip("/")
     reader = LagReader(state.instance.datastore, state.instance.coordinator)
     if name not in {*reader.groups(), *reader.exports()} or not caller.sees_group(name):
         raise NotFound(f"there is no group {name!r}")
@@ -91,19 +90,15 @@ def group_shards(state: ConsoleState, caller: Caller, group: str) -> Template:
     )
 
 
-@get("/groups/reset", sync_to_thread=True)
-def reset_preview(
-    state: ConsoleState,
-    caller: Caller,
-    group: Annotated[str, Parameter(query="group")],
-    to: Annotated[str, Parameter(query="to")] = "earliest",
-) -> Template:
+@get("/groups/reset/preview", sync_to_thread=True)
+def reset_preview(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Template:
     """What a reset would run again, and what it would pass over; it changes nothing."""
+    group, to = asked(request, "group"), asked(request, "to")
     caller.check_group("operate", group)
     datastore, coordinator = state.instance.datastore, state.instance.coordinator
     if group not in LagReader(datastore, coordinator).groups():
         raise NotFound(f"there is no trigger {group!r}")
-    locations = wanted_locations(to.strip(), group, datastore, coordinator)
+    locations = wanted_locations(to, group, datastore, coordinator)
     offsets, heads = offsets_by_shard(coordinator, datastore, group), datastore.heads()
     moves = []
     for shard, location in sorted(locations.items()):

@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.datastructures import Cookie
 from litestar.enums import RequestEncodingType
 from litestar.exceptions import NotFoundException
-from litestar.params import Body, Parameter
+from litestar.params import Body
 from litestar.response import Redirect, Template
 
 from cellfeed.config.consoles import ANSWER_PATH
-from cellfeed.console.door import LOGIN, Door, local_path
-from cellfeed.console.frame import ConsoleState
+from cellfeed.console.door import LOGIN, Door, Visitor, local_path
+from cellfeed.console.frame import AnyRequest, ConsoleState, asked
 from cellfeed.console.sessions import SESSION_S
 from cellfeed.store.errors import Unauthenticated
 from cellfeed.store.http.server.audited import NOBODY, address_of
@@ -56,19 +56,15 @@ def _page(
 
 
 @get(LOGIN)
-async def login_page(
-    state: ConsoleState, wanted: Annotated[str, Parameter(query="next")] = "/"
-) -> Template | Redirect:
+async def login_page(request: AnyRequest, state: ConsoleState) -> Template | Redirect:
     """The form, and the way to the identity provider."""
     if not state.door.callers.required:
         return Redirect("/", status_code=_SEE_OTHER)
-    return _page(state, wanted)
+    return _page(state, asked(request, "next"))
 
 
 @post(LOGIN)
-async def login(
-    request: Request[Any, Any, Any], state: ConsoleState, data: _Login
-) -> Template | Redirect:
+async def login(request: AnyRequest, state: ConsoleState, data: _Login) -> Template | Redirect:
     """Begins a session, where the credentials count. Guesses are few a minute."""
     door, address = state.door, address_of(request.scope)  # type: ignore[arg-type]
     if not door.callers.required:
@@ -91,7 +87,7 @@ async def login(
 
 
 @post("/logout")
-async def logout(request: Request[Any, Any, Any], state: ConsoleState, caller: Caller) -> Redirect:
+async def logout(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Redirect:
     """Ends the session, for every copy of its cookie."""
     door = state.door
     door.sessions.end(request.cookies.get(door.cookies.session, ""))
@@ -103,13 +99,11 @@ async def logout(request: Request[Any, Any, Any], state: ConsoleState, caller: C
 
 
 @get(f"{LOGIN}/provider")
-async def to_provider(
-    state: ConsoleState, wanted: Annotated[str, Parameter(query="next")] = "/"
-) -> Redirect:
+async def to_provider(request: AnyRequest, state: ConsoleState) -> Redirect:
     """Sends the browser to the identity provider."""
     if state.provider is None:
         raise NotFoundException(detail="this console has no identity provider")
-    address, kept = await state.provider.begin(local_path(wanted))
+    address, kept = await state.provider.begin(local_path(asked(request, "next")))
     answer = Redirect(address, status_code=_SEE_OTHER)
     # Not strict: the provider's redirection to us is a request from another site.
     answer.cookies = [
@@ -127,7 +121,7 @@ async def to_provider(
 
 
 @get(ANSWER_PATH)
-async def from_provider(request: Request[Any, Any, Any], state: ConsoleState) -> Template:
+async def from_provider(request: AnyRequest, state: ConsoleState) -> Template:
     """The provider's answer. It is a page, and no redirection: browsers send no strict cookie along
     a chain that began at another site."""
     if state.provider is None:

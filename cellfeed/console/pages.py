@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
 from litestar import get
-from litestar.params import Parameter
 from litestar.response import Template
 
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.console.frame import ConsoleState, page
+from cellfeed.console.door import Visitor
+from cellfeed.console.frame import AnyRequest, ConsoleState, asked, page
 from cellfeed.console.life import row_life
 from cellfeed.console.sight import (
     check_number,
@@ -23,7 +23,6 @@ from cellfeed.store.cells.cell import Cell, microseconds
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest
-from cellfeed.store.security.callers import Caller
 
 CELLS_OF_A_PAGE: Final = 50
 PARKED_OF_A_PAGE: Final = 200
@@ -32,23 +31,18 @@ LOOKED_THROUGH_MAX: Final = 10_000
 
 
 @get("/", sync_to_thread=True)
-def stuck_parts(state: ConsoleState, caller: Caller) -> Template:
+def stuck_parts(state: ConsoleState, caller: Visitor) -> Template:
     """The parts that stand still."""
     return page(state, caller, "stuck", "Stuck")
 
 
 @get("/log", sync_to_thread=True)
-def log(
-    state: ConsoleState,
-    caller: Caller,
-    shard: Annotated[str, Parameter(query="shard")] = "",
-    location: Annotated[str, Parameter(query="from")] = "",
-    column: Annotated[str, Parameter(query="column")] = "",
-) -> Template:
+def log(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Template:
     """The newest cells of all shards; or those of one from an added_id on."""
     datastore = state.instance.datastore
-    heads, column = datastore.heads(), column.strip()
-    if not shard.strip():
+    shard, location, column = (asked(request, name) for name in ("shard", "from", "column"))
+    heads = datastore.heads()
+    if not shard:
         newest = newest_cells(datastore, heads, CELLS_OF_A_PAGE, column or None)[::-1]
         cells = readable(caller, newest)
         return page(
@@ -84,14 +78,13 @@ def log(
 
 
 @get("/row", sync_to_thread=True)
-def row(
-    state: ConsoleState, caller: Caller, key: Annotated[str, Parameter(query="key")] = ""
-) -> Template:
+def row(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Template:
     """A row's life."""
-    if not key.strip():
+    key = asked(request, "key")
+    if not key:
         return page(state, caller, "row", "Row", key="", life=None)
     try:
-        row_key = UUID(key.strip())
+        row_key = UUID(key)
     except ValueError:
         raise InvalidRequest(f"{ascii(key)[:60]} is no row key: a UUID") from None
     look = state.looks.latest()
@@ -100,7 +93,7 @@ def row(
 
 
 @get("/parked", sync_to_thread=True)
-def parked(state: ConsoleState, caller: Caller) -> Template:
+def parked(state: ConsoleState, caller: Visitor) -> Template:
     """Cells that triggers could not run."""
     cells = readable_parked(caller, ParkedCells(state.instance.datastore.state).all())
     return page(
@@ -109,7 +102,7 @@ def parked(state: ConsoleState, caller: Caller) -> Template:
 
 
 @get("/cluster", sync_to_thread=True)
-def cluster(state: ConsoleState, caller: Caller) -> Template:
+def cluster(state: ConsoleState, caller: Visitor) -> Template:
     """Processes, nodes, gateways and backups."""
     caller.check_datastore("describe")
     return page(state, caller, "cluster", "Cluster")

@@ -3,15 +3,17 @@ of others take the right to operate the datastore."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import asyncio
+from typing import Annotated, Final
 
 import msgspec
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.enums import RequestEncodingType
 from litestar.params import Body
 from litestar.response import Redirect, Template
 
-from cellfeed.console.frame import ConsoleState, page
+from cellfeed.console.door import Visitor
+from cellfeed.console.frame import AnyRequest, ConsoleState, page
 from cellfeed.store.errors import Forbidden, InvalidRequest, NotFound
 from cellfeed.store.security.access import AccessToken
 from cellfeed.store.security.callers import Caller
@@ -25,7 +27,6 @@ TOKENS_OF_ONE_MAX: Final = 100
 
 _DAY_S: Final = 86_400
 _SEE_OTHER: Final = 303
-_AnyRequest = Request[Any, Any, Any]
 
 
 class TokenForm(msgspec.Struct):
@@ -66,15 +67,22 @@ def _shown(
     )
 
 
-@get("/tokens", sync_to_thread=True)
-def tokens_page(state: ConsoleState, caller: Caller) -> Template:
+@get("/tokens")
+async def tokens_page(state: ConsoleState, caller: Visitor) -> Template:
     """The tokens by their ids, without their secrets."""
-    return _shown(state, caller)
+    return await asyncio.to_thread(_shown, state, caller)
 
 
-@post("/tokens", sync_to_thread=True)
-def create(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Token) -> Template:
+@post("/tokens")
+async def create(
+    request: AnyRequest, state: ConsoleState, caller: Visitor, data: _Token
+) -> Template:
     """Makes a token and shows it, once: only its hash is stored."""
+    # Litestar awaits no thread for two handlers of one path.
+    return await asyncio.to_thread(_created, request, state, caller, data)
+
+
+def _created(request: AnyRequest, state: ConsoleState, caller: Caller, data: TokenForm) -> Template:
     principal, table = data.principal.strip(), state.instance.datastore.state
     _check_may_make(caller, principal)
     if not (data.days.strip().isdigit() and 1 <= int(data.days.strip()[:6]) <= DAYS_MAX):
@@ -100,7 +108,7 @@ def create(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Tok
 
 
 @post("/tokens/revoke", sync_to_thread=True)
-def revoke(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Revoke) -> Redirect:
+def revoke(request: AnyRequest, state: ConsoleState, caller: Visitor, data: _Revoke) -> Redirect:
     """Ends a token: within a second nobody takes it, and sessions that began with it end."""
     table = state.instance.datastore.state
     found: AccessToken | None = next(

@@ -6,12 +6,13 @@ import asyncio
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.enums import RequestEncodingType
 from litestar.params import Body
 from litestar.response import Template
 
-from cellfeed.console.frame import ConsoleState, page
+from cellfeed.console.door import Visitor
+from cellfeed.console.frame import AnyRequest, ConsoleState, page
 from cellfeed.console.query.index_form import FILTERS, ask_index, index_form
 from cellfeed.console.query.put_form import PutForm, checked_put
 from cellfeed.console.query.sandbox import ROWS_MAX, TIME_S
@@ -31,18 +32,17 @@ EXAMPLE: Final = (
     "SELECT column_name, count(*) AS cells, max(created_at) AS newest\nFROM cells GROUP BY ALL"
     " ORDER BY cells DESC"
 )
-_AnyRequest = Request[Any, Any, Any]
 _Put = Annotated[PutForm, Body(media_type=RequestEncodingType.URL_ENCODED)]
 
 
-@get("/query", sync_to_thread=True)
-def sql_page(state: ConsoleState, caller: Caller) -> Template:
+@get("/query")
+async def sql_page(state: ConsoleState, caller: Visitor) -> Template:
     """The form for SQL."""
-    return _sql(state, caller, "", EXAMPLE)
+    return await asyncio.to_thread(_sql, state, caller, "", EXAMPLE)
 
 
 @post("/query", request_max_body_size=SQL_FORM_BYTES_MAX, status_code=200)
-async def sql(request: _AnyRequest, state: ConsoleState, caller: Caller) -> Template:
+async def sql(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Template:
     """Runs SQL, and shows its rows."""
     # A form is sent, no address: SQL has no place in a browser's history, nor in a proxy's log.
     form = await request.form()
@@ -51,7 +51,7 @@ async def sql(request: _AnyRequest, state: ConsoleState, caller: Caller) -> Temp
 
 
 def _run(
-    request: _AnyRequest, state: ConsoleState, caller: Caller, table: str, text: str
+    request: AnyRequest, state: ConsoleState, caller: Caller, table: str, text: str
 ) -> Template:
     caller.check_all("read")
     try:
@@ -80,7 +80,7 @@ def _sql(state: ConsoleState, caller: Caller, table: str, text: str, **context: 
 
 
 @get("/query/index", sync_to_thread=True)
-def index_page(request: _AnyRequest, state: ConsoleState, caller: Caller) -> Template:
+def index_page(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Template:
     """The builder of index queries, with the rows of the one that it says."""
     caller.check_some()
     datastore = state.instance.datastore
@@ -115,16 +115,16 @@ def index_page(request: _AnyRequest, state: ConsoleState, caller: Caller) -> Tem
     )
 
 
-@get("/put", sync_to_thread=True)
-def put_page(state: ConsoleState, caller: Caller) -> Template:
+@get("/put")
+async def put_page(state: ConsoleState, caller: Visitor) -> Template:
     """The form that puts a cell."""
-    return _put(state, caller, PutForm())
+    return await asyncio.to_thread(_put, state, caller, PutForm())
 
 
 @post(
     "/put/preview", sync_to_thread=True, request_max_body_size=PUT_FORM_BYTES_MAX, status_code=200
 )
-def preview(state: ConsoleState, caller: Caller, data: _Put) -> Template:
+def preview(state: ConsoleState, caller: Visitor, data: _Put) -> Template:
     """Shows the cell as it would be stored; nothing is written."""
     try:
         checked = checked_put(state.instance.datastore, caller, data)
@@ -133,9 +133,15 @@ def preview(state: ConsoleState, caller: Caller, data: _Put) -> Template:
     return _put(state, caller, data, checked=checked)
 
 
-@post("/put", sync_to_thread=True, request_max_body_size=PUT_FORM_BYTES_MAX, status_code=200)
-def put(request: _AnyRequest, state: ConsoleState, caller: Caller, data: _Put) -> Template:
+@post("/put", request_max_body_size=PUT_FORM_BYTES_MAX, status_code=200)
+async def put(request: AnyRequest, state: ConsoleState, caller: Visitor, data: _Put) -> Template:
     """Puts the cell that the preview has shown."""
+    return await asyncio.to_thread(_put_checked, request, state, caller, data)
+
+
+def _put_checked(
+    request: AnyRequest, state: ConsoleState, caller: Caller, data: PutForm
+) -> Template:
     datastore = state.instance.datastore
     try:
         if not data.row_key.strip():

@@ -1,5 +1,5 @@
-"""Lets requests of the console in: by the session of a log-in, by credentials of the request, or,
-on a loopback port that asks for none, as a peer of this machine."""
+"""Lets requests of the console in, by a session or by credentials. A loopback port that asks for
+none takes every peer of this machine."""
 
 from __future__ import annotations
 

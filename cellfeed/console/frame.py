@@ -26,7 +26,7 @@ AnyRequest = Request[Any, Any, Any]
 
 
 def asked(request: AnyRequest, name: str) -> str:
-    """What a page's address says under a name, without blanks around it."""
+    """The value that a page's address has under a name, without blanks around it."""
     return str(request.query_params.get(name, "")).strip()
 
 

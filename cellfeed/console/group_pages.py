@@ -1,4 +1,4 @@
-"""The pages of groups: all of them, one shard by shard, and what a reset would run again."""
+"""The pages of groups: all of them, one shard by shard, and the preview of a reset."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def group_shards(request: AnyRequest, state: ConsoleState, caller: Visitor) -> T
 
 @get("/groups/reset/preview", sync_to_thread=True)
 def reset_preview(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Template:
-    """What a reset would run again, and what it would pass over; it changes nothing."""
+    """The cells that a reset would run again, and those that it would pass over."""
     group, to = asked(request, "group"), asked(request, "to")
     caller.check_group("operate", group)
     datastore, coordinator = state.instance.datastore, state.instance.coordinator

@@ -1,4 +1,4 @@
-"""Who is signed in to the console: sessions in the memory of its process.
+"""The console's sessions, in the memory of its process.
 
 The cookie has a random number and its signature, and nothing about its owner. So a log-out ends a
 session for every copy of its cookie, and a restarted console knows none of them.

@@ -1,4 +1,4 @@
-"""What a caller sees of an instance: the parts, groups and cells to which a right reaches."""
+"""The parts, groups and cells of an instance to which a caller's rights reach."""
 
 from __future__ import annotations
 

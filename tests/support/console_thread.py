@@ -100,7 +100,7 @@ class Browser:
 
 @dataclass
 class RunningConsole:
-    """``status``: what the next look finds."""
+    """``status``: that of the next look."""
 
     datastore: Datastore
     port: int

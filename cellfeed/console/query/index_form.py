@@ -1,4 +1,4 @@
-"""The builder of index queries: what a form says, as a query."""
+"""The builder of index queries: turns a form into a query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form that puts a cell: what it says, checked as a put is, and what would come of it."""
+"""The form that puts a cell, checked as a put is, and the cell that it would make."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class CheckedPut(NamedTuple):
 
 
 def checked_put(datastore: Datastore, caller: Caller, form: PutForm) -> CheckedPut:
-    """The cell of a form. Raises Forbidden without the right to put the column, InvalidRequest for
-    a wrong field, InvalidBody for a body that fits no version of the column's schema, CellConflict
-    where another body is there."""
+    """The cell of a form. Raises Forbidden without the right to put the column, and InvalidRequest
+    for a wrong field. Raises InvalidBody for a body that fits no version of the column's schema,
+    CellConflict where another body is there."""
     column = check_new_column(form.column.strip())
     caller.check_columns("put", [column])
     try:

@@ -2,7 +2,7 @@
 
 It reads a :class:`Asked` on its standard input and writes an :class:`Answer`, both JSON.
 
-**What the SQL cannot do.** One statement runs, and DuckDB's parser says that it is a SELECT. The
+**Limits.** One statement runs, and DuckDB's parser says that it is a SELECT. The
 engine has no access to files, the network, extensions or settings: its tables are Arrow data sets,
 which this process opened before. It has a bounded memory and one thread. The process may write no
 file, has bounded memory and time of its own, and none of the console's environment. The console
@@ -108,7 +108,7 @@ def connect(files: Sequence[str]) -> DuckDBPyConnection:
 
 def answer(connection: DuckDBPyConnection, sql: str, time_s: float = TIME_S) -> Answer:
     """Runs the statement, for ``time_s`` seconds at most."""
-    import duckdb
+    import duckdb  # a large library
 
     began_s = time.monotonic()
     timer = threading.Timer(time_s, connection.interrupt)

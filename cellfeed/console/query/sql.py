@@ -51,7 +51,7 @@ def run_sql(sql: str, files: Sequence[str], *, kill_s: float = KILL_S) -> Answer
 
 
 def _asked(asked: Asked, kill_s: float) -> tuple[bytes, int]:
-    """What the query's process wrote, and how it ended."""
+    """The output of the query's process, and its exit code."""
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "cellfeed.console.query.sandbox"],

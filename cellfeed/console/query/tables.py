@@ -41,7 +41,7 @@ class SqlTables:
                 return TableFiles([str(each.absolute()) for each in table.files()])
         for lake in self._config.lakes:
             if lake.name == name:
-                from cellfeed.consumers.lake.views import LakeView
+                from cellfeed.consumers.lake.views import LakeView  # likewise
 
                 state = LakeView(lake_place(lake, self._directory)).look()
                 if state.has_row_deletes():

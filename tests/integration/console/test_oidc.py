@@ -152,7 +152,9 @@ def test_a_forged_answer_lets_nobody_in(console: RunningConsole, change: str) ->
 
 
 def test_a_principal_without_rights_sees_nothing(console: RunningConsole) -> None:
-    console.datastore.put_cell("00000000-0000-0000-0000-000000000001", "BASE", 1, {"a": "unseen-body"})
+    console.datastore.put_cell(
+        "00000000-0000-0000-0000-000000000001", "BASE", 1, {"a": "unseen-body"}
+    )
     browser, address = begun(console)
     browser.get(back(address, "eve"))
     assert "unseen-body" not in browser.get("/log").text

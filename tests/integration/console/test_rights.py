@@ -1,4 +1,4 @@
-"""What each right shows on the console's pages, and lets its forms do."""
+"""Each right decides about the cells on the console's pages, and about its forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL at the console: rows of a warehouse; and what no query reads, writes or keeps."""
+"""SQL at the console: rows of a warehouse, and attacks on files, memory and time."""
 
 from __future__ import annotations
 

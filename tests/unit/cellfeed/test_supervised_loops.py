@@ -38,6 +38,8 @@ THREADS = {
     "cellfeed/cli/index.py": (
         "the command that started it looks whether it lives, and fails when it does not"
     ),
+    "cellfeed/console/query/sandbox.py": "a timer: interrupts one query, ends with it",
+    "cellfeed/console/query/sql.py": "a timer: kills one query's process, ends with it",
     "cellfeed/status/looks.py": "one look for all pages; they show its error, and its age",
     "cellfeed/testing/worker.py": "a test asks for the error that ended it",
 }

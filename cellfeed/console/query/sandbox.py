@@ -78,8 +78,8 @@ def connect(files: Sequence[str]) -> DuckDBPyConnection:
     import pyarrow as pa
     from pyarrow import dataset
 
+    from cellfeed.consumers.duckdb_views import make_views
     from cellfeed.consumers.warehouse.parquet_rows import SCHEMA
-    from cellfeed.consumers.warehouse.table import LATEST
 
     pa.set_cpu_count(1)
     connection = duckdb.connect(
@@ -92,15 +92,14 @@ def connect(files: Sequence[str]) -> DuckDBPyConnection:
             "python_enable_replacements": "false",
         }
     )
-    connection.execute("SET TimeZone = 'UTC'")
     connection.register(
         "stored_cells",
         dataset.dataset(list(files), SCHEMA, format="parquet") if files else SCHEMA.empty_table(),
     )
-    connection.execute(
-        f"CREATE VIEW cells AS SELECT *, CAST(created_at AS DATE) AS {_DAY} FROM stored_cells"  # noqa: S608
+    make_views(
+        connection,
+        f"SELECT *, CAST(created_at AS DATE) AS {_DAY} FROM stored_cells",  # noqa: S608
     )
-    connection.execute(LATEST)
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection

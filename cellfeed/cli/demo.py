@@ -51,7 +51,7 @@ def demo(
     with directory.supervised():
         start_all(
             directory,
-            check_config(demo_config(directory)),
+            check_config(demo_config(directory, console=keep)),
             lambda line: console.print(line, highlight=False),
         )
         left_running = False
@@ -105,7 +105,9 @@ _BOROUGHS: Final = (
 def _while_it_runs(directory: RunDir) -> list[tuple[str, str]]:
     kafka, http = gateway_address(directory.path), worker_urls(directory.path)[0]
     where, cellfeed = run_dir_option(directory.path), program()
+    console_port = directory.process("console").ports["console"]
     return [
+        (f"http://127.0.0.1:{console_port}", "the console in a browser: lag, bills, a row's life"),
         (f"kcat -b {kafka} -C -t {DEMO_DATASTORE}.STATUS -e", "any Kafka client reads the logs"),
         (f"{cellfeed} tail{where} --last 10", "the newest cells, then others as they come"),
         (f"{cellfeed} warehouse query{where} {_BOROUGHS}", "SQL over the Parquet files"),

@@ -16,6 +16,7 @@ from rich.text import Text
 from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.model import (
     Config,
+    ConsoleConfig,
     DatastoreConfig,
     TriggersConfig,
     WarehouseConfig,
@@ -48,8 +49,9 @@ _CHARGED_CENTS = """
 """
 
 
-def demo_config(run_dir: RunDir) -> Config:
-    """An embedded store with everything that the demo shows, on free ports."""
+def demo_config(run_dir: RunDir, *, console: bool = False) -> Config:
+    """An embedded store with everything that the demo shows, on free ports. ``console``: with one
+    in the browser."""
     return Config(
         datastore=DatastoreConfig(name=DEMO_DATASTORE, shards=16),
         workers=[WorkerConfig(port=0)],
@@ -62,6 +64,7 @@ def demo_config(run_dir: RunDir) -> Config:
             ),
         ],
         warehouses=[WarehouseConfig(flush_age_s=1.0)],
+        consoles=[ConsoleConfig(port=0)] if console else [],
     )
 
 

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_a_demo_that_is_kept_serves_until_down_and_its_proof_can_be_made_again(
     code, said = finish(start_demo(tmp_path, "--keep", "--csv", str(few_trips)))
     assert code == 0, said
     kept = processes(run_dir)
-    assert set(kept) == {"worker", "gateway", "billing", "warehouse"}
+    assert set(kept) == {"worker", "gateway", "billing", "warehouse", "console"}
     assert all(accepts(port) for entry in kept.values() for port in entry["ports"].values())
     status = subprocess.run(
         [CELLFEED, "status", "--json", "--run-dir", str(run_dir)],
@@ -159,7 +160,9 @@ def test_a_demo_that_is_kept_serves_until_down_and_its_proof_can_be_made_again(
         check=True,
     )
     assert json.loads(status.stdout)
-    kcat, tail, query, schema, down = suggested(said)
+    shown, kcat, tail, query, schema, down = suggested(said)
+    with urllib.request.urlopen(f"{shown}/groups", timeout=60) as groups:
+        assert "billing" in groups.read().decode()
     assert kcat.startswith(f"kcat -b 127.0.0.1:{kept['gateway']['ports']['kafka']} ")
     assert len(typed(f"{tail} --seconds 1", tmp_path).splitlines()) == 10
     assert re.search(r"^Manhattan +[0-9]+ *$", typed(query, tmp_path), re.MULTILINE)

@@ -151,7 +151,6 @@ def test_a_row_is_followed_from_its_put_to_the_lake(night: Night, driver: Driver
     send(driver, "Put the cell")
     assert "stored" in text_of(driver)
     driver.find_element(By.LINK_TEXT, "the row's life").click()
-    passed = {"trigger billing: passed", "group lake: passed"}
     wait_until(
         lambda: (
             {"trigger billing: passed", "group lake: passed"} <= set(text_of(driver).split("\n"))

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from cellfeed.consumers.lake.contract import Addition, LakeTable, NotCommitted
+from cellfeed.consumers.lake.contract import Addition, LakeTable, NotCommitted, State
 from cellfeed.consumers.lake.positions import stand_at
 from cellfeed.store.errors import CellfeedError, ProtectData, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -42,11 +43,17 @@ class Outcome(Enum):
     OVERTAKEN = "overtaken"
 
 
+Remake = Callable[[State], Addition | None]
+
+
 class Appending:
     """One addition until its outcome is known."""
 
-    def __init__(self, table: LakeTable, addition: Addition) -> None:
+    def __init__(self, table: LakeTable, addition: Addition, remake: Remake | None = None) -> None:
+        """``remake``: makes the files for the state that is committed on, where they depend on its
+        rows; None when that state has them already."""
         self.addition = addition
+        self._remake = remake
         self._table = table
         self._may_have_happened = False
 
@@ -85,14 +92,19 @@ class Appending:
             landed = self._may_have_happened and stand_at(positions, addition.ends)
             return Outcome.LANDED if landed else Outcome.OVERTAKEN
         failpoint("lake.append.looked")
+        if self._remake is not None:
+            made = self._remake(state)
+            if made is None:
+                return Outcome.LANDED
+            self.addition = addition = made
         state.add(addition)
         failpoint("lake.append.committed")
         return Outcome.LANDED
 
 
-def append(table: LakeTable, addition: Addition) -> Outcome:
+def append(table: LakeTable, addition: Addition, remake: Remake | None = None) -> Outcome:
     """:meth:`Appending.run` of a new addition."""
-    return Appending(table, addition).run()
+    return Appending(table, addition, remake).run()
 
 
 def refuse_other_source(table: str, known: str, found: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cellfeed.bridge.events.decoded_event import DecodedEvent
+from cellfeed.consumers.lake.contract import TableKind
 from cellfeed.store.cells.sharding import row_key_text
 
 CELLS: Final = pa.schema(
@@ -24,6 +25,10 @@ CELLS: Final = pa.schema(
 )
 """The columns of the table ``cells`` of either format."""
 
+CELLS_KIND: Final = TableKind(
+    "cells", CELLS, ("row_key", "column_name", "ref_key", "added_id"), has_every_id=True
+)
+
 CHUNK_ROWS: Final = 8_192
 """Rows that are Python's objects before they become a chunk of Arrow."""
 
@@ -31,12 +36,6 @@ _OBJECT_BYTES: Final = 400
 """Memory of a row as Python's objects, beside its body."""
 
 DAY_US: Final = 86_400_000_000
-_ORDER: Final = [
-    ("row_key", "ascending"),
-    ("column_name", "ascending"),
-    ("ref_key", "ascending"),
-    ("added_id", "ascending"),
-]
 
 
 class CellColumns:
@@ -70,17 +69,14 @@ class CellColumns:
         if len(self._ids) == CHUNK_ROWS:
             self._end_chunk()
 
-    def days(self) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of each day (days since 1970, ascending), in order of row key, column, ref
-        key."""
+    def table(self) -> pa.Table:
+        """The rows in the order of their arrival."""
         self._end_chunk()
-        table = pa.Table.from_batches(self._chunks, CELLS)
-        days = pc.divide(table["created_at"].cast(pa.int64()), DAY_US)
-        found = sorted(pc.unique(days).to_pylist())
-        for day in found:
-            # Most tables have one day: no copy of it then.
-            part = table.filter(pc.equal(days, day)) if len(found) > 1 else table
-            yield day, part.sort_by(_ORDER)
+        return pa.Table.from_batches(self._chunks, CELLS)
+
+    def days(self) -> Iterator[tuple[int, pa.Table]]:
+        """:func:`rows_of_days` of the rows."""
+        return rows_of_days(self.table(), CELLS_KIND.order)
 
     def _end_chunk(self) -> None:
         if not self._ids:
@@ -111,3 +107,13 @@ class CellColumns:
         self._moments: list[int] = []
         self._bodies: list[bytes] = []
         self._body_bytes = 0
+
+
+def rows_of_days(table: pa.Table, order: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each day (days since 1970, ascending) of ``created_at``, sorted."""
+    days = pc.divide(table["created_at"].cast(pa.int64()), DAY_US)
+    found = sorted(pc.unique(days).to_pylist())
+    for day in found:
+        # Most tables have one day: no copy of it then.
+        part = table.filter(pc.equal(days, day)) if len(found) > 1 else table
+        yield day, part.sort_by([(name, "ascending") for name in order])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
 from cellfeed.consumers.lake.appending import Appending, Outcome, refuse_other_source
+from cellfeed.consumers.lake.cell_columns import CellColumns
 from cellfeed.consumers.lake.contract import Addition, LakeTable
 from cellfeed.consumers.lake.open_table import Place, make_lake_table, stage
 from cellfeed.consumers.lake.positions import Positions
 from cellfeed.consumers.lake.progress import LakeProgress
 from cellfeed.consumers.lake.source import LogSource
+from cellfeed.consumers.lake.typed.following import TypedTables
 from cellfeed.consumers.lake.waiting_rows import Sealed, WaitingRows
 from cellfeed.store.errors import NotFound, Unavailable
 
@@ -35,7 +38,15 @@ class Committed(Enum):
 class Commits:
     """Used by the loader's thread. Makes the table when the source first reports its id."""
 
-    def __init__(self, place: Place, source: LogSource, progress: LakeProgress) -> None:
+    def __init__(
+        self,
+        place: Place,
+        source: LogSource,
+        progress: LakeProgress,
+        typed: TypedTables | None = None,
+    ) -> None:
+        self._typed = typed
+        self._rows: CellColumns | None = None
         self._place = place
         self._source = source
         self._progress = progress
@@ -77,13 +88,15 @@ class Commits:
         try:
             if self._pending is None:
                 # Asked after the rows were read: they are of the log that has this id.
-                source = self._source.ask()
-                self._pending = Appending(table, _staged(table, waiting.seal(), source))
+                source, sealed = self._source.ask(), waiting.seal()
+                self._pending = Appending(table, _staged(table, sealed, source))
+                self._rows = sealed.rows
             outcome = self._pending.run()
         except (Unavailable, NotFound) as error:
             self._wait(str(error))
             return Committed.NOT_NOW
         addition, self._pending = self._pending.addition, None
+        rows, self._rows = self._rows, None
         self._progress.trouble = ""
         if outcome is Outcome.OVERTAKEN:
             self._progress.overtaken += 1
@@ -94,12 +107,24 @@ class Commits:
         self._progress.bytes += sum(each.bytes for each in addition.files)
         self._progress.commits += 1
         self._note(addition.ends)
+        if self._typed is not None and rows is not None:
+            self._typed.follow(addition.starts, addition.ends, rows.table(), addition.source)
         return Committed.LANDED
+
+    def catch_up(self, shards: Sequence[int]) -> bool:
+        """One step of the typed tables that are behind; True while there are more."""
+        if self._typed is None or self._table is None or time.monotonic() < self._not_before:
+            return False
+        try:
+            return self._typed.catch_up(self._table, shards, self._source.ask())
+        except (Unavailable, NotFound) as error:
+            self._wait(str(error))
+            return True
 
     def abandon(self) -> None:
         """Gives the addition of unknown outcome up. It may still happen: then the next one finds
         the positions moved."""
-        self._pending = None
+        self._pending = self._rows = None
 
     def _note(self, positions: Positions) -> None:
         self._progress.next_offsets.update(

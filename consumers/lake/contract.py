@@ -27,12 +27,26 @@ class NotCommitted(Exception):
     """The table was not in the looked-at state any more, so the commit was refused."""
 
 
+class TableKind(msgspec.Struct, frozen=True):
+    """How a table of a lake is made. ``schema``: Arrow's, with 16 bytes for UUIDs; ``order``: of
+    the rows in files; ``by_day``: whether files are partitioned by the day of ``created_at``;
+    ``has_every_id``: whether the ids of a shard have no holes; ``properties``: further ones."""
+
+    name: str
+    schema: pa.Schema
+    order: Sequence[str]
+    by_day: bool = True
+    has_every_id: bool = False
+    properties: Mapping[str, str] = {}
+
+
 class DataFile(msgspec.Struct, frozen=True):
     """A Parquet file in the table's folder. ``path``: relative to it; ``day``: days since 1970 of
-    all rows' ``created_at``; ``least``, ``greatest``: statistics by column, as JSON has them."""
+    all rows' ``created_at``, None in a table without days; ``least``, ``greatest``: statistics by
+    column, as JSON has them."""
 
     path: str
-    day: int
+    day: int | None
     rows: int
     bytes: int
     least: Mapping[str, int | str]
@@ -41,13 +55,15 @@ class DataFile(msgspec.Struct, frozen=True):
 
 class Addition(msgspec.Struct, frozen=True):
     """Files that lead from one vector of positions to another. ``newest_us``: the last
-    ``created_at`` of their rows, microseconds since 1970."""
+    ``created_at`` of their rows, microseconds since 1970; ``removed``: paths of live files that
+    leave the table in the same commit."""
 
     source: str
     files: Sequence[DataFile]
     starts: Positions
     ends: Positions
     newest_us: int
+    removed: Sequence[str] = ()
 
     @property
     def rows(self) -> int:
@@ -104,6 +120,8 @@ class State(Protocol):
 class LakeTable(Protocol):
     """A table that exists."""
 
+    kind: TableKind
+
     @property
     def name(self) -> str:
         """As messages name it."""
@@ -121,6 +139,11 @@ class LakeTable(Protocol):
 
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         """Arrow's schema as data files carry it."""
+        ...
+
+    def evolve(self, schema: pa.Schema) -> None:
+        """Adds the columns, and members of records, that the table lacks. Raises NotCommitted
+        when another change came first, and any error of the library."""
         ...
 
     def look(self) -> State:

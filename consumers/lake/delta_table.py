@@ -13,19 +13,28 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
-from cellfeed.consumers.lake.cell_columns import CELLS
-from cellfeed.consumers.lake.contract import Addition, DataFile, LastCommit, LiveFile, NotCommitted
-from cellfeed.consumers.lake.data_files import DAY, day_folder
+from cellfeed.consumers.lake.cell_columns import CELLS_KIND
+from cellfeed.consumers.lake.contract import (
+    Addition,
+    DataFile,
+    LastCommit,
+    LiveFile,
+    NotCommitted,
+    TableKind,
+)
+from cellfeed.consumers.lake.data_files import DAY
 from cellfeed.consumers.lake.positions import Position, Positions
+from cellfeed.consumers.lake.typed.conforming import lacks, with_uuids_as
 from cellfeed.store.backups.synced import make_folders, sync_folder
 from cellfeed.store.errors import NotFound, ProtectData, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
@@ -35,6 +44,8 @@ VERSION: Final = f"{_APP}/version"
 NEWEST: Final = f"{_APP}/newest-created-at-us"
 SHARDS: Final = f"{_APP}/shards"
 SOURCE: Final = "cellfeed.source"
+
+_DAY_FIELD: Final = pa.field(DAY, pa.date32(), nullable=False)
 
 declare("lake.delta.before_log", "lake.delta.after_log")
 
@@ -77,10 +88,13 @@ class DeltaState:
         failpoint("lake.delta.before_log")
         try:
             self._table.create_write_transaction(
-                [_added(each, now_ms) for each in addition.files],
+                [
+                    *(_added(each, now_ms) for each in addition.files),
+                    *self._leaving(addition.removed, now_ms),
+                ],
                 "append",
                 self._table.schema(),
-                partition_by=[DAY],
+                partition_by=self._table.metadata().partition_columns,
                 commit_properties=CommitProperties(
                     max_commit_retries=0,
                     app_transactions=[
@@ -101,6 +115,22 @@ class DeltaState:
         return [
             LiveFile(str(self._folder / name), count or 0, size)
             for name, count, size in zip(names, rows, sizes, strict=True)
+        ]
+
+    def _leaving(self, removed: Sequence[str], now_ms: int) -> list[RemoveAction]:
+        if not removed:
+            return []
+        live = {each.path for each in self.files()}
+        if gone := [path for path in removed if path not in live]:
+            raise NotCommitted(f"{self._name} does not have {gone[0]} any more")
+        return [
+            RemoveAction(
+                path=str(Path(path).relative_to(self._folder)),
+                data_change=True,
+                deletion_timestamp=now_ms,
+                partition_values=_partition_values(path),
+            )
+            for path in removed
         ]
 
     def has_row_deletes(self) -> bool:
@@ -134,13 +164,23 @@ class DeltaLakeTable:
 
     data_prefix = ""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: TableKind) -> None:
+        self.kind = kind
         self.name = f"Delta table {folder}"
         self.folder = str(folder)
         self._path = folder
 
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
-        return schema
+        return with_uuids_as(schema, pa.string())
+
+    def evolve(self, schema: pa.Schema) -> None:
+        wanted = with_uuids_as(schema, pa.string())
+        if not lacks(pa.schema(DeltaTable(self.folder).schema().to_arrow()), wanted):
+            return
+        has_day = [_DAY_FIELD] if self.kind.by_day else []
+        # No rows of it: delta-rs then commits the columns that the table lacks.
+        empty = pa.schema([*wanted, *has_day]).empty_table()
+        write_deltalake(self.folder, empty, mode="append", schema_mode="merge")
 
     def look(self) -> DeltaState:
         try:
@@ -160,8 +200,10 @@ class DeltaLakeTable:
         return DeltaState(self.name, self._path, table, source)
 
 
-def open_table(folder: Path, source: str | None) -> DeltaLakeTable | None:
-    """The table of cells; makes it for the log ``source``. Without a ``source`` it is not made:
+def open_table(
+    folder: Path, source: str | None, kind: TableKind = CELLS_KIND
+) -> DeltaLakeTable | None:
+    """The table; makes it for the log ``source``. Without a ``source`` it is not made:
     None when there is none. Raises Unavailable."""
     if not DeltaTable.is_deltatable(str(folder)):
         if source is None:
@@ -170,11 +212,17 @@ def open_table(folder: Path, source: str | None) -> DeltaLakeTable | None:
         try:
             DeltaTable.create(
                 str(folder),
-                CELLS.append(pa.field(DAY, pa.date32(), nullable=False)),
+                pa.schema(
+                    [
+                        *with_uuids_as(kind.schema, pa.string()),
+                        *([_DAY_FIELD] if kind.by_day else []),
+                    ]
+                ),
                 mode="error",
                 raise_if_key_not_exists=False,
-                partition_by=[DAY],
+                partition_by=[DAY] if kind.by_day else None,
                 configuration={
+                    **kind.properties,
                     SOURCE: source,
                     "delta.checkpointInterval": "50",
                 },
@@ -185,7 +233,7 @@ def open_table(folder: Path, source: str | None) -> DeltaLakeTable | None:
                 raise Unavailable(
                     f"Delta table {folder} cannot be made: {type(error).__name__}: {error}"
                 ) from error
-    return DeltaLakeTable(folder)
+    return DeltaLakeTable(folder, kind)
 
 
 def _added(file: DataFile, now_ms: int) -> AddAction:
@@ -198,11 +246,16 @@ def _added(file: DataFile, now_ms: int) -> AddAction:
     return AddAction(
         path=file.path,
         size=file.bytes,
-        partition_values={DAY: day_folder(file.day).partition("=")[2]},
+        partition_values=_partition_values(file.path),
         modification_time=now_ms,
         data_change=True,
         stats=msgspec.json.encode(statistics).decode(),
     )
+
+
+def _partition_values(path: str) -> dict[str, str | None]:
+    folder = Path(path).parent.name
+    return {DAY: folder.partition("=")[2]} if folder.startswith(f"{DAY}=") else {}
 
 
 def _sync(path: Path) -> None:

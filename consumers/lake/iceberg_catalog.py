@@ -13,17 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
+from cellfeed.consumers.lake.cell_columns import CELLS_KIND
+from cellfeed.consumers.lake.contract import TableKind
 from cellfeed.consumers.lake.data_files import DAY
 from cellfeed.consumers.lake.iceberg_positions import SOURCE
 from cellfeed.consumers.lake.iceberg_table import IcebergTable
+from cellfeed.consumers.lake.typed.conforming import with_uuids_as
 from cellfeed.store.backups.synced import make_folders
 from cellfeed.store.errors import CellfeedError, Unavailable
 
@@ -32,21 +36,6 @@ CATALOG_FILE: Final = "catalog.sqlite"
 REST_TIMEOUT_S: Final = 20.0
 """Longest wait for an answer of a REST catalog, seconds: below the limit of a loop that stands."""
 
-CELLS: Final = Schema(
-    NestedField(1, "shard", IntegerType(), required=True),
-    NestedField(2, "added_id", LongType(), required=True),
-    NestedField(3, "row_key", StringType(), required=True),
-    NestedField(4, "column_name", StringType(), required=True),
-    NestedField(5, "ref_key", LongType(), required=True),
-    NestedField(6, "created_at", TimestamptzType(), required=True),
-    NestedField(7, "body", StringType(), required=True),
-)
-_BY_DAY: Final = PartitionSpec(PartitionField(6, 1000, DayTransform(), DAY))
-_BY_ROW: Final = SortOrder(
-    SortField(source_id=3, transform=IdentityTransform()),
-    SortField(source_id=4, transform=IdentityTransform()),
-    SortField(source_id=5, transform=IdentityTransform()),
-)
 PROPERTIES: Final = {
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -86,10 +75,14 @@ def rest_catalog(uri: str, folder: Path, properties: Mapping[str, str]) -> Catal
 
 
 def open_table(
-    catalog: Catalog, identifier: str, source: str | None, folder: Path | None = None
+    catalog: Catalog,
+    identifier: str,
+    source: str | None,
+    folder: Path | None = None,
+    kind: TableKind = CELLS_KIND,
 ) -> IcebergTable | None:
-    """The table of cells; makes it, in ``folder``, for the log ``source``. Without a ``source`` it
-    is not made: None when there is none. Raises Unavailable."""
+    """The table; makes it, in ``folder``, for the log ``source``. Without a ``source`` it is not
+    made: None when there is none. Raises Unavailable."""
     try:
         try:
             catalog.load_table(identifier)
@@ -98,8 +91,8 @@ def open_table(
                 return None
             namespace = identifier.rpartition(".")[0]
             catalog.create_namespace_if_not_exists(namespace)
-            _create(catalog, identifier, source, folder)
-        return IcebergTable(catalog, identifier)
+            _create(catalog, identifier, source, folder, kind)
+        return IcebergTable(catalog, identifier, kind)
     except CellfeedError:
         raise
     except Exception as error:
@@ -108,16 +101,27 @@ def open_table(
         ) from error
 
 
-def _create(catalog: Catalog, identifier: str, source: str, folder: Path | None) -> None:
+def _create(
+    catalog: Catalog, identifier: str, source: str, folder: Path | None, kind: TableKind
+) -> None:
+    schema = assign_fresh_schema_ids(
+        visit_pyarrow(with_uuids_as(kind.schema, pa.uuid()), _ConvertToIcebergWithoutIDs())
+    )
+    day = PartitionField(schema.find_field("created_at").field_id, 1000, DayTransform(), DAY)
     # Another loader may be faster: each look compares the source.
     with contextlib.suppress(TableAlreadyExistsError):
         catalog.create_table(
             identifier,
-            CELLS,
+            schema,
             location=folder.as_uri() if folder is not None else None,
-            partition_spec=_BY_DAY,
-            sort_order=_BY_ROW,
-            properties={**PROPERTIES, SOURCE: source},
+            partition_spec=PartitionSpec(day) if kind.by_day else PartitionSpec(),
+            sort_order=SortOrder(
+                *(
+                    SortField(schema.find_field(name).field_id, IdentityTransform())
+                    for name in kind.order
+                )
+            ),
+            properties={**PROPERTIES, **kind.properties, SOURCE: source},
         )
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from pyiceberg.table.snapshots import Snapshot
 
-from cellfeed.consumers.lake.positions import Positions, decode_positions
+from cellfeed.consumers.lake.positions import Position, Positions, decode_positions
 from cellfeed.store.errors import ProtectData
 
 POSITIONS: Final = "cellfeed.positions"
@@ -45,14 +45,22 @@ def read_positions(
     by_id: Callable[[int], Snapshot | None],
     noted: str | None,
     next_ids: Callable[[], Mapping[int, int]],
+    *,
+    has_every_id: bool = True,
 ) -> Positions:
     """``noted``: the table's property; ``next_ids``: reads of every shard's rows the highest
-    added_id, plus one. Raises ProtectData when nothing proves the positions."""
+    added_id, plus one. Raises ProtectData when nothing proves the positions.
+
+    A table without every id has no such proof. Its position is the one behind its last row then:
+    the rows from there are read from the table of all cells again.
+    """
     if head is None and noted is None:
         return {}
     found = loader_snapshot(head, by_id)
     if found is not None:
         return decode_positions(summary_of(found)[POSITIONS], name)
+    if not has_every_id:
+        return {shard: Position(next_id, next_id) for shard, next_id in next_ids().items()}
     if noted is None:
         raise ProtectData(
             f"{name} has rows and no positions: its property {POSITIONS} was removed, or other"

@@ -11,13 +11,15 @@ happened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import Table
 
 from cellfeed.consumers.lake.contract import (
@@ -25,6 +27,7 @@ from cellfeed.consumers.lake.contract import (
     LastCommit,
     LiveFile,
     NotCommitted,
+    TableKind,
 )
 from cellfeed.consumers.lake.iceberg_positions import (
     NEWEST,
@@ -36,10 +39,10 @@ from cellfeed.consumers.lake.iceberg_positions import (
 )
 from cellfeed.consumers.lake.positions import Positions, encode_positions, moved
 from cellfeed.consumers.lake.synced_files import local_path
+from cellfeed.consumers.lake.typed.conforming import lacks, with_uuids_as
+from cellfeed.consumers.lake.typed.uuid_arrays import BYTES
 from cellfeed.store.errors import NotFound, ProtectData, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
-
-_FIELD_ID: Final = b"PARQUET:field_id"
 
 declare("lake.iceberg.before_catalog", "lake.iceberg.after_catalog")
 
@@ -66,9 +69,10 @@ class _OneAttempt:
 class IcebergState:
     """One state: see :class:`cellfeed.consumers.lake.contract.State`."""
 
-    def __init__(self, name: str, table: Table, source: str) -> None:
+    def __init__(self, name: str, table: Table, source: str, *, has_every_id: bool) -> None:
         self._name = name
         self._table = table
+        self._has_every_id = has_every_id
         self.source = source
 
     @property
@@ -85,18 +89,31 @@ class IcebergState:
             metadata.snapshot_by_id,
             metadata.properties.get(POSITIONS),
             self._next_ids,
+            has_every_id=self._has_every_id,
         )
 
     def add(self, addition: Addition) -> None:
         vector = encode_positions(moved(self.positions, addition.ends))
         folder = self._table.location()
+        paths = [f"{folder}/{each.path}" for each in addition.files]
+        noted = {POSITIONS: vector, NEWEST: str(addition.newest_us)}
+        leaving = self._leaving(addition.removed)
         with self._table.transaction() as transaction:
             transaction.set_properties({POSITIONS: vector})
-            transaction.add_files(
-                [f"{folder}/{each.path}" for each in addition.files],
-                snapshot_properties={POSITIONS: vector, NEWEST: str(addition.newest_us)},
-                check_duplicate_files=False,  # their names are random
-            )
+            if not leaving:
+                transaction.add_files(
+                    paths,
+                    snapshot_properties=noted,
+                    check_duplicate_files=False,  # their names are random
+                )
+                return
+            with transaction.update_snapshot(noted).overwrite() as snapshot:
+                for file in leaving:
+                    snapshot.delete_data_file(file)
+                for path in paths:
+                    snapshot.append_data_file(
+                        parquet_file_to_data_file(self._table.io, transaction.table_metadata, path)
+                    )
 
     def files(self) -> list[LiveFile]:
         return [
@@ -118,6 +135,17 @@ class IcebergState:
             return None
         return LastCommit(found.timestamp_ms * 1000, int(summary_of(found).get(NEWEST, "0")))
 
+    def _leaving(self, removed: Sequence[str]) -> list[IcebergFile]:
+        if not removed:
+            return []
+        live = {
+            str(local_path(task.file.file_path)): task.file
+            for task in self._table.scan().plan_files()
+        }
+        if gone := [path for path in removed if path not in live]:
+            raise NotCommitted(f"{self._name} does not have {gone[0]} any more")
+        return [live[path] for path in removed]
+
     def _next_ids(self) -> Mapping[int, int]:
         ends: dict[int, int] = {}
         scan = self._table.scan(selected_fields=("shard", "added_id"))
@@ -133,7 +161,8 @@ class IcebergTable:
 
     data_prefix = "data/"
 
-    def __init__(self, catalog: Catalog, identifier: str) -> None:
+    def __init__(self, catalog: Catalog, identifier: str, kind: TableKind) -> None:
+        self.kind = kind
         self.name = f"Iceberg table {identifier}"
         self._catalog = catalog
         self._identifier = identifier
@@ -141,13 +170,18 @@ class IcebergTable:
 
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         """With the table's field ids: readers find columns by them after a rename."""
-        fields = self._load().schema()
-        return pa.schema(
-            [
-                field.with_metadata({_FIELD_ID: str(fields.find_field(field.name).field_id)})
-                for field in schema
-            ]
-        )
+        has = schema_to_pyarrow(self._load().schema(), include_field_ids=True)
+        return pa.schema([_of_file(field, has.field(field.name)) for field in schema])
+
+    def evolve(self, schema: pa.Schema) -> None:
+        wanted = with_uuids_as(schema, pa.uuid())
+        table = self._load()
+        if not lacks(schema_to_pyarrow(table.schema()), wanted):
+            return
+        table.catalog = cast("Catalog", _OneAttempt(self._catalog))
+        with table.transaction() as transaction, transaction.update_schema() as update:
+            # Only what is there and what is new: a column of somebody else stays.
+            update.union_by_name(wanted)
 
     def look(self) -> IcebergState:
         table = self._load()
@@ -158,7 +192,7 @@ class IcebergTable:
                 " into a table of its own"
             )
         table.catalog = cast("Catalog", _OneAttempt(self._catalog))
-        return IcebergState(self.name, table, source)
+        return IcebergState(self.name, table, source, has_every_id=self.kind.has_every_id)
 
     def _load(self) -> Table:
         try:
@@ -169,3 +203,10 @@ class IcebergTable:
             raise Unavailable(
                 f"{self.name} cannot be read: {type(error).__name__}: {error}"
             ) from error
+
+
+def _of_file(wanted: pa.Field, has: pa.Field) -> pa.Field:
+    """With the table's field ids, also of members."""
+    if wanted.type == BYTES or pa.types.is_nested(wanted.type):
+        return has
+    return wanted.with_metadata(has.metadata)

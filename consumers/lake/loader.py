@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cellfeed.consumers.lake.commits import Commits, Committed
@@ -26,6 +26,7 @@ from cellfeed.consumers.lake.progress import (
 )
 from cellfeed.consumers.lake.reading import Reading
 from cellfeed.consumers.lake.source import LogSource
+from cellfeed.consumers.lake.typed.following import ColumnVersions, TypedTables
 from cellfeed.consumers.lake.waiters import AWAITED_AGE_S, Nobody, Waiters
 from cellfeed.consumers.lake.waiting_rows import WaitingRows
 from cellfeed.store.failpoints import declare, failpoint
@@ -51,18 +52,21 @@ class LakeLoader:
         offset_is_added_id: bool = True,
         client: Mapping[str, Any] | None = None,
         waiters: Waiters | None = None,
+        schemas: Callable[[], ColumnVersions] | None = None,
     ) -> None:
         """``offset_is_added_id``: hold every record's offset against its added_id, as is right for
         a gateway's topics; False for a Kafka cluster's, where marks of transactions take up offsets
         as well. ``client``: librdkafka settings beside those that exactly-once needs. ``waiters``:
-        woken by each commit; while there are any, rows wait ``AWAITED_AGE_S`` at most."""
+        woken by each commit; while there are any, rows wait ``AWAITED_AGE_S`` at most.
+        ``schemas``: asks for the columns that have typed tables; none have without it."""
         self.progress = LakeProgress()
         self._policy = policy
         self._waiters = waiters or Nobody()
         self._reported_at = 0.0
         config = {"bootstrap.servers": bootstrap, **(client or {})}
         self._waiting = WaitingRows(offset_is_added_id=offset_is_added_id)
-        self._commits = Commits(place, LogSource(config, topic), self.progress)
+        typed = TypedTables(place, schemas, self.progress) if schemas is not None else None
+        self._commits = Commits(place, LogSource(config, topic), self.progress, typed)
         self._reading = Reading(
             {**config, "group.id": group},
             topic,
@@ -90,10 +94,14 @@ class LakeLoader:
                 self._reading.read(full=self._is_full())
                 if self._is_due():
                     self._commit()
+                self._commits.catch_up(self._waiting.shards)
                 self._report(on_progress)
                 if until_offsets is not None and self._reached(until_offsets):
                     break
             self._commit_all()
+            while until_offsets is not None and self._commits.catch_up(self._waiting.shards):
+                if self.progress.table_troubles or stop.is_set():
+                    break  # the next loader's tables catch up
             self._report(on_progress, at_once=True)
         finally:
             self._reading.close()
@@ -164,6 +172,7 @@ def run_lake_loader(
     offset_is_added_id: bool = True,
     client: Mapping[str, Any] | None = None,
     waiters: Waiters | None = None,
+    schemas: Callable[[], ColumnVersions] | None = None,
 ) -> LakeProgress:
     """Loads ``topic`` into the table at ``place`` until ``stop`` is set (a SIGTERM handler sets it)
     or ``until_offsets`` are reached. Returns the counts; a caller that needs all of it checks that
@@ -177,5 +186,6 @@ def run_lake_loader(
         offset_is_added_id=offset_is_added_id,
         client=client,
         waiters=waiters,
+        schemas=schemas,
     )
     return loader.run(stop, on_progress, until_offsets)

@@ -31,9 +31,22 @@ DEFAULT_POLICY: Final = CommitPolicy()
 
 
 @dataclass(slots=True)
+class TableProgress:
+    """What a loader has committed to one typed table, and how many cells wait there for a mended
+    schema (``parked``)."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    commits: int = 0
+    parked: int = 0
+
+
+@dataclass(slots=True)
 class LakeProgress:
     """The progress of a loader so far. ``stopped`` says per partition why it is not read any
-    further, ``trouble`` why nothing is committed just now."""
+    further, ``trouble`` why nothing is committed just now. ``tables``: typed tables by name;
+    ``table_troubles``: by column, why its tables do not follow."""
 
     rows: int = 0
     files: int = 0
@@ -45,6 +58,8 @@ class LakeProgress:
     ends: dict[int, int] = field(default_factory=dict)
     stopped: dict[int, str] = field(default_factory=dict)
     trouble: str = ""
+    tables: dict[str, TableProgress] = field(default_factory=dict)
+    table_troubles: dict[str, str] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:

@@ -42,6 +42,11 @@ class WaitingRows:
         """How long the oldest row has waited, seconds."""
         return time.monotonic() - self._since if self._columns.rows else 0.0
 
+    @property
+    def shards(self) -> list[int]:
+        """Those that are read."""
+        return sorted(self._next)
+
     def reads(self, shard: int) -> bool:
         return shard in self._next
 

@@ -30,12 +30,13 @@ _NOT_EXACT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueErr
 class TypedRows(NamedTuple):
     """``places``: of the bodies that fit, among those given; ``versions``: the number of each one's
     version; ``columns``: the schema's, with as many rows. ``unfit``: places and reasons of the
-    others."""
+    others. ``is_whole``: all bodies fit, and are in their order."""
 
     places: list[int]
     versions: list[int]
     columns: list[pa.Array]
     unfit: list[tuple[int, str]]
+    is_whole: bool = False
 
 
 class _Version:
@@ -73,7 +74,8 @@ class ColumnBodies:
             columns = self._columns(first, values)
         except (msgspec.ValidationError, *_NOT_EXACT):
             return None
-        return TypedRows(list(range(len(bodies))), [first.number] * len(bodies), columns, [])
+        places, numbers = list(range(len(bodies))), [first.number] * len(bodies)
+        return TypedRows(places, numbers, columns, [], is_whole=True)
 
     def _by_version(self, bodies: Sequence[bytes]) -> TypedRows:
         taken: list[list[tuple[int, Any]]] = [[] for _ in self._versions]

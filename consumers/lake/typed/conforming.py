@@ -42,7 +42,7 @@ def conform_table(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     """Each column as the schema has it; columns that the table lacks are null."""
     return pa.Table.from_arrays(
         [
-            conform(table[field.name], field.type)
+            _conformed(table[field.name], field.type)
             if field.name in table.column_names
             else pa.nulls(table.num_rows, field.type)
             for field in wanted
@@ -51,8 +51,49 @@ def conform_table(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     )
 
 
+def lacks(has: Any, wanted: Any) -> bool:
+    """Whether a schema or record lacks a column or member of another, by name."""
+    names = [field.name for field in has]
+    return any(
+        field.name not in names or _member_lacks(has.field(field.name).type, field.type)
+        for field in wanted
+    )
+
+
+def _member_lacks(has: Any, wanted: Any) -> bool:
+    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
+        return lacks(has, wanted)
+    if pa.types.is_map(has) and pa.types.is_map(wanted):
+        return _member_lacks(has.item_type, wanted.item_type)
+    if pa.types.is_nested(has) and pa.types.is_nested(wanted):
+        return _member_lacks(has.value_type, wanted.value_type)
+    return False
+
+
+def with_uuids_as(schema: pa.Schema, wanted: pa.DataType) -> pa.Schema:
+    """The schema with another type in the place of 16 bytes."""
+    return pa.schema([field.with_type(_with_uuids(field.type, wanted)) for field in schema])
+
+
+def _with_uuids(kind: Any, wanted: pa.DataType) -> pa.DataType:
+    if kind == BYTES:
+        return wanted
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return pa.struct([each.with_type(_with_uuids(each.type, wanted)) for each in fields])
+    if pa.types.is_list(kind):
+        return pa.list_(_with_uuids(kind.value_type, wanted))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _with_uuids(kind.item_type, wanted))
+    return kind
+
+
+def _conformed(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    return column if column.type == wanted else conform(column, wanted)
+
+
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _record(array: Any, wanted: Any) -> pa.Array:

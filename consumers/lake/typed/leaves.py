@@ -1,7 +1,7 @@
 """Scalars of bodies as columns: whole lists of decoded JSON values at a time.
 
-Each function makes an array, or raises ``ArrowInvalid``, ``OverflowError`` or ValueError when one of
-the values is not exactly of its type. The forms of text are those of
+Each function makes an array, or raises ``ArrowInvalid``, ``OverflowError`` or ValueError when one
+of the values is not exactly of its type. The forms of text are those of
 :mod:`cellfeed.bridge.typed.logical_types`.
 """
 

@@ -31,9 +31,7 @@ class RestoredBodies:
         schema = MergedSchema(
             [(number, shape_of(root).arrow) for number, root in enumerate(roots, 1)]
         )
-        self.columns = dict(
-            zip(schema.members, (each.name for each in schema.fields), strict=True)
-        )
+        self.columns = dict(zip(schema.members, (each.name for each in schema.fields), strict=True))
 
     def body(self, version: int, row: Mapping[str, Any]) -> bytes:
         """:func:`plain` of the body that a row was made of. ``row``: column names and Python values

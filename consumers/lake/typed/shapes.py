@@ -93,9 +93,7 @@ def _record(avro: AvroType, inside: frozenset[str]) -> Shape:
         forbid_unknown_fields=True,
         gc=False,
         kw_only=True,
-        rename={
-            place: field.name for place, field in zip(places, avro.fields, strict=True)
-        },
+        rename={place: field.name for place, field in zip(places, avro.fields, strict=True)},
     )
     of_fields = [
         pa.field(field.name, shape.arrow) for field, shape in zip(avro.fields, shapes, strict=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from cellfeed.config.lake import LakeConfig
 from cellfeed.config.model import Config
 from cellfeed.consumers.lake.open_table import Place
@@ -19,6 +23,27 @@ def lake_place(lake: LakeConfig, directory: RunDir) -> Place:
         rest_uri=lake.catalog.uri,
         catalog={name: resolved(text) for name, text in lake.catalog.properties.items()},
     )
+
+
+@contextmanager
+def lake_schemas(
+    lake: LakeConfig, config: Config, directory: Path
+) -> Iterator[Callable[[], dict[str, list[str]]] | None]:
+    """Asks the datastore for the columns with a schema, and their versions as text; None where the
+    lake has no typed tables. Raises StorageUnavailable, ProtectData."""
+    wanted = lake.typed if lake.typed is not None else bool(config.datastore.schemas)
+    if not wanted:
+        yield None
+        return
+    # Large modules, which a lake without typed tables does not need.
+    from cellfeed.assembly.datastore import open_datastore
+    from cellfeed.bridge.typed.stored_columns import stored_columns
+
+    with open_datastore(config, directory) as datastore:
+        yield lambda: {
+            column: [version.body for version in stored.versions]
+            for column, stored in stored_columns(datastore.state).items()
+        }
 
 
 def lake_topic(lake: LakeConfig, config: Config) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption, client_of
+from cellfeed.cli.lake_tables import print_typed, typed_reports, typed_status
 from cellfeed.cli.output import JsonOption, console, errors, print_json
 from cellfeed.cli.table_query import print_query
 from cellfeed.cli.verify import print_verdict
@@ -66,6 +67,7 @@ def status(
         "lag_cells": lag_cells,
         "lag_s": round(lag_s, 1),
         "troubles": directory.troubles(lake.name),
+        "tables": typed_status(lake_place(lake, directory)),
     }
     if as_json:
         print_json(answer)
@@ -80,8 +82,9 @@ def query(
     sql: Annotated[
         str,
         typer.Argument(
-            help="SQL over the views `cells` (all) and `latest` (newest of each row and column); a"
-            " filter on `created_day` reads the files of these days alone."
+            help="SQL over the views `cells` (all), `latest` (newest of each row and column), and"
+            " one for each typed table; a filter on `created_day` reads the files of these days"
+            " alone."
         ),
     ],
     name: NameOption = None,
@@ -104,7 +107,7 @@ def verify(
 ) -> None:
     """Compare the table with the store: a digest per shard, up to where both have come.
 
-    Exits with 1 when they differ.
+    Then compare each typed table with the table of all cells. Exits with 1 when they differ.
     """
     # Libraries of an extra, and large ones.
     from cellfeed.assembly.lakes import lake_place
@@ -115,7 +118,11 @@ def verify(
         places: list[Place] = [StorePlace(client), LakePlace(lake_place(lake, directory))]
         with errors.status("reading store, lake"):
             report = compare(places)
+            typed = typed_reports(lake, directory)
     print_verdict(report, as_json=as_json)
+    print_typed(typed, as_json=as_json)
+    if not all(each.equal for each in typed):
+        raise typer.Exit(1)
 
 
 def lag(store: CellStore, positions: dict[int, int]) -> tuple[int, float]:

@@ -39,11 +39,13 @@ class LakeCatalogConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class LakeConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A lake's loader: a Kafka consumer that writes an Iceberg or a Delta table. ``storage``: the
-    folder of the tables; a relative one lies in the run directory. ``bootstrap`` defaults to the
-    first gateway, ``topic`` to the datastore's full topic; ``client``: further settings of the
-    Kafka client (TLS, SASL). ``commit_age_s``: how long a cell waits for its commit at most,
-    seconds. ``metrics_port``: where the process answers Prometheus on loopback; nowhere without."""
+    """A lake's loader: a Kafka consumer that writes Iceberg or Delta tables. ``storage``: the folder
+    of the tables; a relative one lies in the run directory. ``bootstrap`` defaults to the first
+    gateway, ``topic`` to the datastore's full topic; ``client``: further settings of the Kafka
+    client (TLS, SASL). ``commit_age_s``: how long a cell waits for its commit at most, seconds.
+    ``typed``: whether columns with a schema have typed tables, for which the process opens the
+    datastore; by default where the configuration declares ``schemas``. ``metrics_port``: where the
+    process answers Prometheus on loopback; nowhere without."""
 
     name: ProcessName = "lake"
     format: Literal["iceberg", "delta"] = "iceberg"
@@ -55,6 +57,7 @@ class LakeConfig(Struct, forbid_unknown_fields=True, frozen=True):
     group: str = "lake"
     client: dict[str, str | int | float | bool] = {}
     commit_age_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0
+    typed: bool | None = None
     metrics_port: Port | None = None
 
     def check(self) -> None:

@@ -27,7 +27,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.datastore import open_datastore
     from cellfeed.assembly.gateway_address import first_gateway
     from cellfeed.assembly.lake_waiters import LakeWaiters
-    from cellfeed.assembly.lakes import lake_named, lake_place, lake_topic
+    from cellfeed.assembly.lakes import lake_named, lake_place, lake_schemas, lake_topic
     from cellfeed.assembly.servers_asked import source_asked
     from cellfeed.consumers.lake.loader import run_lake_loader
     from cellfeed.consumers.lake.metrics import LakeMetrics
@@ -42,6 +42,10 @@ def run(process: Process) -> None:
         metrics.show(now)
         reasons = [f"partition {shard} is stopped: {why}" for shard, why in now.stopped.items()]
         reasons += [f"nothing is committed: {now.trouble}"] if now.trouble else []
+        reasons += [
+            f"the typed tables of column {column} wait: {why}" if column else why
+            for column, why in sorted(now.table_troubles.items())
+        ]
         if reasons != reported:
             reported[:] = reasons
             process.say_stopped(reasons)
@@ -52,6 +56,7 @@ def run(process: Process) -> None:
         LakeMetrics(lake.metrics_port) as metrics,
         source_asked(bootstrap, client),
         closing(Watch("lake loader", "loop")) as turns,
+        lake_schemas(lake, config, directory.path) as schemas,
         closing(
             LakeWaiters(
                 lake.group,
@@ -70,6 +75,7 @@ def run(process: Process) -> None:
             on_progress=progress,
             # Another address may be a Kafka cluster's: marks of transactions take offsets too.
             offset_is_added_id=lake.bootstrap is None,
+            schemas=schemas,
             policy=CommitPolicy(age_s=lake.commit_age_s),
             client={
                 **client,

@@ -141,6 +141,14 @@ class LakeTable(Protocol):
         """Arrow's schema as data files carry it."""
         ...
 
+    def columns(self) -> pa.Schema:
+        """The table's columns as engines see them."""
+        ...
+
+    def property(self, name: str) -> str | None:
+        """A property with which the table was made."""
+        ...
+
     def evolve(self, schema: pa.Schema) -> None:
         """Adds the columns, and members of records, that the table lacks. Raises NotCommitted
         when another change came first, and any error of the library."""

@@ -173,9 +173,15 @@ class DeltaLakeTable:
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         return with_uuids_as(schema, pa.string())
 
+    def columns(self) -> pa.Schema:
+        return pa.schema(DeltaTable(self.folder).schema().to_arrow())
+
+    def property(self, name: str) -> str | None:
+        return DeltaTable(self.folder).metadata().configuration.get(name)
+
     def evolve(self, schema: pa.Schema) -> None:
         wanted = with_uuids_as(schema, pa.string())
-        if not lacks(pa.schema(DeltaTable(self.folder).schema().to_arrow()), wanted):
+        if not lacks(self.columns(), wanted):
             return
         has_day = [_DAY_FIELD] if self.kind.by_day else []
         # No rows of it: delta-rs then commits the columns that the table lacks.

@@ -173,6 +173,12 @@ class IcebergTable:
         has = schema_to_pyarrow(self._load().schema(), include_field_ids=True)
         return pa.schema([_of_file(field, has.field(field.name)) for field in schema])
 
+    def columns(self) -> pa.Schema:
+        return schema_to_pyarrow(self._load().schema(), include_field_ids=False)
+
+    def property(self, name: str) -> str | None:
+        return self._load().properties.get(name)
+
     def evolve(self, schema: pa.Schema) -> None:
         wanted = with_uuids_as(schema, pa.uuid())
         table = self._load()

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from cellfeed.consumers.lake.progress import LakeProgress
 from cellfeed.store.server_end import end_serving
+
+
+_OF_TABLES: Final = {
+    "rows": "Rows this loader has committed to a typed table.",
+    "files": "Data files this loader has committed to a typed table.",
+    "bytes": "Bytes of these files.",
+    "commits": "Commits of this loader to a typed table.",
+    "parked": "Cells that wait there for a mended schema.",
+}
 
 
 class LakeMetrics:
@@ -46,6 +55,15 @@ class LakeMetrics:
             "1 while the catalog or the log's cluster does not answer.",
             registry=registry,
         )
+        self._tables = {
+            name: Gauge(f"cellfeed_lake_table_{name}", text, ["table"], registry=registry)
+            for name, text in _OF_TABLES.items()
+        }
+        self._waiting_columns = Gauge(
+            "cellfeed_lake_columns_in_trouble",
+            "Columns whose typed tables do not follow.",
+            registry=registry,
+        )
         self._shown = LakeProgress()
         self._server = start_http_server(port, "127.0.0.1", registry) if port is not None else None
         self.ports = {"metrics": self._server[0].server_port} if self._server is not None else {}
@@ -75,6 +93,10 @@ class LakeMetrics:
         self._lag.set(now.lag)
         self._stopped.set(len(now.stopped))
         self._trouble.set(bool(now.trouble))
+        self._waiting_columns.set(len(now.table_troubles))
+        for table, figures in now.tables.items():
+            for name, gauge in self._tables.items():
+                gauge.labels(table).set(getattr(figures, name))
         self._shown = LakeProgress(
             rows=now.rows,
             files=now.files,

@@ -50,6 +50,18 @@ class LakeTables:
         """None when there is none. Raises Unavailable."""
         return self._opened(kind, None)
 
+    def names(self) -> list[str]:
+        """All tables of the place, also those of others. Raises Unavailable."""
+        place = self._place
+        if place.format == "delta":
+            return sorted(each.parent.name for each in place.storage.glob("*/_delta_log"))
+        if self._opened(CELLS_KIND, None) is None:
+            return []
+        try:
+            return sorted(each[-1] for each in self._catalog.list_tables(place.namespace))
+        except Exception as error:
+            raise Unavailable(f"the catalog does not list its tables: {error}") from error
+
     def _opened(self, kind: TableKind, source: str | None) -> LakeTable | None:
         place = self._place
         if place.format == "delta":

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from cellfeed.consumers.duckdb_views import NO_CELLS, make_views, quoted_paths, rows_of
-from cellfeed.consumers.lake.cell_columns import CELLS
+from cellfeed.consumers.lake.cell_columns import CELLS, CELLS_KIND
 from cellfeed.consumers.lake.contract import LiveFile, State
 from cellfeed.consumers.lake.data_files import DAY
-from cellfeed.consumers.lake.open_table import Place, find_lake_table
+from cellfeed.consumers.lake.open_table import LakeTables, Place
 from cellfeed.consumers.lake.positions import START
+from cellfeed.consumers.lake.typed.table_views import add_view, typed_tables
 from cellfeed.store.cells.digest import ShardDigest
 from cellfeed.store.errors import NotFound, ProtectData
 
@@ -35,7 +36,8 @@ class LakeView:
 
     def __init__(self, place: Place) -> None:
         """Raises NotFound when there is no table, Unavailable when its catalog does not answer."""
-        table = find_lake_table(place)
+        self._tables = LakeTables(place)
+        table = self._tables.find(CELLS_KIND)
         if table is None:
             raise NotFound(
                 f"{place.storage} has no table {place.namespace}.cells yet: its loader makes it"
@@ -51,9 +53,9 @@ class LakeView:
 
     def connect(self, state: State | None = None) -> DuckDBPyConnection:
         """A DuckDB connection in memory with the views ``cells`` (all rows) and ``latest`` (highest
-        ref key per row key and column, without erased rows). A filter on ``created_day`` reads the
-        files of these days alone. Raises ProtectData when rows of files are deleted by other
-        files."""
+        ref key per row key and column, without erased rows), and one for each typed table. A filter
+        on ``created_day`` reads the files of these days alone. Raises ProtectData when rows of
+        files are deleted by other files."""
         import duckdb  # a large library: loaded for SQL only
 
         state = state or self.look()
@@ -64,11 +66,13 @@ class LakeView:
             )
         connection = duckdb.connect(config={"memory_limit": MEMORY})
         make_views(connection, _rows(state.files()))
+        for table in typed_tables(self._tables):
+            add_view(connection, table)
         return connection
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """The rows that a SQL query over ``cells`` and ``latest`` gives, as dicts. Raises DuckDB's
-        own errors for bad SQL."""
+        """The rows that a SQL query over the views gives, as dicts. Raises DuckDB's own errors for
+        bad SQL."""
         with self.connect() as connection:
             return rows_of(connection, sql, parameters)
 

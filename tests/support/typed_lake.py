@@ -56,7 +56,10 @@ class Lake:
     def begin(self) -> None:
         """Another loader, which knows nothing of the one before."""
         self.progress = LakeProgress()
-        self.typed = TypedTables(self.place, lambda: {COLUMN: list(self.versions)}, self.progress)
+        self.typed = TypedTables(self.place, self._schemas, self.progress)
+
+    def _schemas(self) -> dict[str, list[str]]:
+        return {COLUMN: list(self.versions)} if self.versions else {}
 
     def put(self, row: int, ref_key: int, body: Any, column: str = COLUMN, shard: int = 0) -> None:
         log = self.log.setdefault(shard, [])
@@ -117,11 +120,8 @@ class Lake:
 
 def pa_table(path: str) -> pa.Table:
 
-
     return pq.read_table(path, partitioning=None)
 
 
 def bodies(cents: Sequence[int]) -> list[Mapping[str, Any]]:
     return [{"cents": each, "day": "2026-11-28"} for each in cents]
-
-

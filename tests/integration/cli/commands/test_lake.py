@@ -87,3 +87,56 @@ def test_a_person_waits_for_a_lake(run_dir: Path) -> None:
     assert json.loads(asked.stdout) == {"n": 1}
     unknown = cellfeed("wait", token, "--lake", "sea", "--run-dir", str(run_dir))
     assert (unknown.returncode, "there are: lake" in unknown.stderr) == (1, True)
+
+
+def test_a_column_with_a_schema_has_typed_tables_that_are_asked_watched_and_verified(
+    tmp_path: Path,
+) -> None:
+    fields = [
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {
+            "name": "fare",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+    ]
+    schema = tmp_path / "fare.avsc"
+    schema.write_text(json.dumps({"type": "record", "name": "Fare", "fields": fields}))
+    config = {
+        "datastore": {
+            "shards": 2,
+            "schemas": [{"column": "FARE", "schema": str(schema)}],
+        },
+        "workers": [{"port": 0}],
+        "gateways": [{"port": 0, "registry_port": 0}],
+        "lakes": [{"commit_age_s": 0.2, "metrics_port": 0}],
+    }
+    file = tmp_path / "cells.ndjson"
+    lines = [{"id": ROW_KEY.format(n), "fare": f"{n}.50"} for n in range(20)]
+    lines.append({"id": ROW_KEY.format(20), "fare": 3.5})
+    file.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    with running(tmp_path / "instance", yaml.safe_dump(config)) as run_dir:
+        where = ("--run-dir", str(run_dir))
+        loaded = cellfeed("load", str(file), "--column", "FARE", "--row-key", "id", *where)
+        assert loaded.returncode == 0, loaded.stderr
+
+        def tables() -> dict[str, int]:
+            found = status(run_dir)["tables"]
+            assert isinstance(found, list)
+            return {each["table"]: each["rows"] for each in found}
+
+        wanted = {"fare": 20, "fare_latest": 20, "fare_parked": 1}
+        wait_until(lambda: tables() == wanted, "the typed tables have the rows", 30)
+        sql = "SELECT sum(fare)::VARCHAR AS s, typeof(any_value(id)) AS t FROM fare_latest"
+        asked = cellfeed("lake", "query", sql, "--json", *where)
+        assert json.loads(asked.stdout) == {"s": "200.00", "t": "UUID"}, asked.stderr
+        parked = cellfeed("lake", "query", "SELECT reason FROM fare_parked", "--json", *where)
+        assert "fare is a number with a fraction" in json.loads(parked.stdout)["reason"]
+        said = cellfeed("lake", "verify", *where)
+        assert said.returncode == 0, said.stdout
+        assert "fare: 21 cells in 2 shards, equal" in said.stdout
+        assert "fare_latest: 20 cells in 2 shards, equal" in said.stdout
+        ready = RunDir(run_dir).ready("lake")
+        assert ready is not None
+        with urllib.request.urlopen(f"http://127.0.0.1:{ready.ports['metrics']}/metrics") as answer:
+            figures = answer.read().decode()
+        assert '\ncellfeed_lake_table_parked{table="fare_parked"} 1.0\n' in figures

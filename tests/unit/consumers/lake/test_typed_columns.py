@@ -133,7 +133,9 @@ def test_a_version_that_changes_a_columns_type_is_refused_and_its_bodies_say_so(
         (["string", "long"], ['"x"', "5"], ["true"]),
     ],
 )
-def test_a_value_is_taken_as_it_is_or_not_at_all(kind: Any, good: list[str], bad: list[str]) -> None:
+def test_a_value_is_taken_as_it_is_or_not_at_all(
+    kind: Any, good: list[str], bad: list[str]
+) -> None:
     text = schema({"name": "v", "type": kind})
     bodies = [b'{"v":%s}' % each.encode() for each in [*good, *bad]]
     column = ColumnBodies("C", [text])

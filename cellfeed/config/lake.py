@@ -39,7 +39,7 @@ class LakeCatalogConfig(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class LakeConfig(Struct, forbid_unknown_fields=True, frozen=True):
-    """A lake's loader: a Kafka consumer that writes Iceberg or Delta tables. ``storage``: the folder
+    """A lake's loader: a consumer that writes Iceberg or Delta tables. ``storage``: the folder
     of the tables; a relative one lies in the run directory. ``bootstrap`` defaults to the first
     gateway, ``topic`` to the datastore's full topic; ``client``: further settings of the Kafka
     client (TLS, SASL). ``commit_age_s``: how long a cell waits for its commit at most, seconds.

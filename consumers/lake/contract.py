@@ -8,6 +8,10 @@
        them. A table that was taken back to an earlier snapshot has the positions of that snapshot,
        or is refused.
     L5 A table belongs to one source for good: it is made with the source's id, or not at all.
+    L6 Each cell of a column with a schema is in its typed table or parked, and once, up to the
+       table's own positions.
+    L7 The latest table of a column has of each row that is not erased the typed cell with the
+       highest ref key, up to the table's own positions.
 
 The suite is ``tests/contract/lake_table``.
 """

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 from cellfeed.consumers.lake.progress import LakeProgress
 from cellfeed.store.server_end import end_serving
 
-
 _OF_TABLES: Final = {
     "rows": "Rows this loader has committed to a typed table.",
     "files": "Data files this loader has committed to a typed table.",

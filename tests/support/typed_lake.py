@@ -85,13 +85,13 @@ class Lake:
             self.done[shard] = len(log)
         made = Addition(SOURCE, stage(self.cells, rows), starts, ends, rows.newest_us)
         assert append(self.cells, made) is Outcome.LANDED
-        self._rows = rows.table()
+        self.new_rows = rows.table()
         return made
 
     def follow(self) -> None:
         """A commit, and what the loader does after it."""
         made = self.commit()
-        self.typed.follow(made.starts, made.ends, self._rows, SOURCE)
+        self.typed.follow(made.starts, made.ends, self.new_rows, SOURCE)
 
     def catch_up(self, steps_max: int = 20) -> None:
         for _ in range(steps_max):

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from cellfeed.consumers.lake.typed import following
-from cellfeed.consumers.lake.typed.column_kinds import LATEST, PARKED
+from cellfeed.consumers.lake.open_table import LakeTables
+from cellfeed.consumers.lake.typed import following, following_table
+from cellfeed.consumers.lake.typed.column_kinds import LATEST, PARKED, latest_kind
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
-from tests.support.lake_tables import FORMATS
+from tests.support.lake_tables import FORMATS, SOURCE
 from tests.support.typed_lake import V2, Lake
 
 pytestmark = pytest.mark.parametrize("kind", FORMATS)
@@ -81,11 +82,6 @@ def test_small_files_of_latest_become_one(lake: Lake) -> None:
     assert [row["cents"] for row in lake.rows(LATEST)] == list(range(20))
     tables = lake.progress.tables
     assert tables["fare_latest"].commits == 20
-    files = list(Path(lake.place.storage).rglob("*.parquet"))
-    assert len(files) > 40
-    from cellfeed.consumers.lake.open_table import LakeTables
-    from cellfeed.consumers.lake.typed.column_kinds import latest_kind
-
     found = LakeTables(lake.place).find(latest_kind("FARE", ()))
     assert found is not None
     assert len(found.look().files()) <= 8
@@ -110,7 +106,7 @@ def test_a_loader_that_died_between_two_tables_leaves_each_at_its_own_place_and_
     made = lake.commit()
     set_failpoint(step, "raise", passes)
     try:
-        lake.typed.follow(made.starts, made.ends, lake._rows, "cluster-a/trips/topic-1")
+        lake.typed.follow(made.starts, made.ends, lake.new_rows, SOURCE)
         died = False
     except FailpointReached:
         died = True
@@ -184,14 +180,14 @@ def test_a_parked_cell_of_a_row_that_was_erased_meanwhile_is_not_loaded(lake: La
 def test_a_loader_that_was_paused_while_another_one_worked_adds_no_row_again(lake: Lake) -> None:
     lake.put(1, 0, fare(1))
     lake.follow()
-    paused, rows = lake.typed, lake._rows
+    paused, rows = lake.typed, lake.new_rows
     lake.put(2, 0, fare(2))
     made = lake.commit()
-    rows = lake._rows
+    rows = lake.new_rows
     lake.begin()
     lake.catch_up()
     assert lake.ids() == [0, 1]
-    paused.follow(made.starts, made.ends, rows, "cluster-a/trips/topic-1")
+    paused.follow(made.starts, made.ends, rows, SOURCE)
     assert lake.ids() == lake.ids(LATEST) == [0, 1]
 
 
@@ -205,3 +201,42 @@ def test_a_column_whose_schema_comes_late_gets_all_cells_that_the_lake_has(lake:
     lake.catch_up()
     assert sorted(lake.ids()) == [0, 0, 1, 1, 2]
     assert len(lake.rows(LATEST)) == 5
+
+
+def test_a_cell_that_was_parked_before_a_death_is_in_one_table_when_it_fits_meanwhile(
+    lake: Lake,
+) -> None:
+    lake.put(1, 0, fare(100, note="tip"))
+    lake.put(2, 0, fare(200))
+    made = lake.commit()
+    set_failpoint("lake_typed.parked", "raise")
+    with pytest.raises(FailpointReached):
+        lake.typed.follow(made.starts, made.ends, lake.new_rows, SOURCE)
+    clear_failpoints()
+    assert lake.ids(PARKED) == [0]
+    lake.versions.append(V2)
+    lake.begin()
+    lake.typed.follow(made.starts, made.ends, lake.new_rows, SOURCE)
+    assert (lake.ids(), lake.ids(PARKED)) == ([1], [0]), "as it was judged first"
+    lake.catch_up()
+    assert (sorted(lake.ids()), lake.ids(PARKED)) == ([0, 1], [])
+    assert lake.ids(LATEST) == [0, 1]
+
+
+def test_a_step_without_cells_of_the_column_makes_no_commit_and_is_not_forgotten(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        lake.put(n, 0, {"x": n}, "OTHER")
+        lake.follow()
+    assert lake.progress.tables["fare"].commits == 0
+    lake.put(1, 0, fare(100))
+    lake.follow()
+    assert (lake.progress.tables["fare"].commits, lake.ids()) == (1, [3])
+    monkeypatch.setattr(following_table, "EMPTY_CELLS_MAX", 1)
+    lake.put(9, 0, {"x": 1}, "OTHER")
+    lake.follow()
+    assert lake.progress.tables["fare"].commits == 2, "its position is committed alone"
+    lake.begin()
+    lake.catch_up()
+    assert lake.ids() == lake.ids(LATEST) == [3]

@@ -111,7 +111,9 @@ def test_a_column_with_a_schema_has_typed_tables_that_are_asked_watched_and_veri
         "lakes": [{"commit_age_s": 0.2, "metrics_port": 0}],
     }
     file = tmp_path / "cells.ndjson"
-    lines = [{"id": ROW_KEY.format(n), "fare": f"{n}.50"} for n in range(20)]
+    lines: list[dict[str, object]] = [
+        {"id": ROW_KEY.format(n), "fare": f"{n}.50"} for n in range(20)
+    ]
     lines.append({"id": ROW_KEY.format(20), "fare": 3.5})
     file.write_text("".join(json.dumps(each) + "\n" for each in lines))
     with running(tmp_path / "instance", yaml.safe_dump(config)) as run_dir:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellfeed.bridge.typed.body_encoder import BodyEncoder, decoded
@@ -34,6 +34,7 @@ def restored(column: ColumnBodies, versions: list[str], bodies: list[bytes]) -> 
     }
 
 
+@settings(max_examples=40)
 @given(records(), st.data())
 def test_those_bodies_are_rows_that_the_encoder_takes_and_each_is_read_back(
     drawn: Drawn, data: st.DataObject

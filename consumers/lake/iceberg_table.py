@@ -186,7 +186,7 @@ class IcebergTable:
             return
         table.catalog = cast("Catalog", _OneAttempt(self._catalog))
         with table.transaction() as transaction, transaction.update_schema() as update:
-            # Only what is there and what is new: a column of somebody else stays.
+            # Adds columns and takes none away: a column of somebody else stays.
             update.union_by_name(wanted)
 
     def look(self) -> IcebergState:

@@ -32,8 +32,8 @@ DEFAULT_POLICY: Final = CommitPolicy()
 
 @dataclass(slots=True)
 class TableProgress:
-    """What a loader has committed to one typed table, and how many cells wait there for a mended
-    schema (``parked``)."""
+    """The commits of a loader to one typed table. ``parked``: cells that wait there for a mended
+    schema."""
 
     rows: int = 0
     files: int = 0

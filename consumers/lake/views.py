@@ -53,9 +53,9 @@ class LakeView:
 
     def connect(self, state: State | None = None) -> DuckDBPyConnection:
         """A DuckDB connection in memory with the views ``cells`` (all rows) and ``latest`` (highest
-        ref key per row key and column, without erased rows), and one for each typed table. A filter
-        on ``created_day`` reads the files of these days alone. Raises ProtectData when rows of
-        files are deleted by other files."""
+        ref key per row key and column, without erased rows). Each typed table has a view, too. A
+        filter on ``created_day`` reads the files of these days alone. Raises ProtectData when rows
+        of files are deleted by other files."""
         import duckdb  # a large library: loaded for SQL only
 
         state = state or self.look()

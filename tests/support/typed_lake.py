@@ -1,5 +1,5 @@
 """A lake with typed tables in a folder, fed without Kafka: a log of cells, the table of all cells,
-and what follows it."""
+and the tables that follow it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Lake:
         return made
 
     def follow(self) -> None:
-        """A commit, and what the loader does after it."""
+        """A commit, and the typed tables after it."""
         made = self.commit()
         self.typed.follow(made.starts, made.ends, self.new_rows, SOURCE)
 

@@ -1,7 +1,8 @@
 """Bodies of one column as typed rows, exactly or not at all.
 
 A body has the oldest version of the schema that it fits, as in the gateway's typed topics
-(:mod:`cellfeed.bridge.typed.typed_column`). Three ways, each for what the one before leaves:
+(:mod:`cellfeed.bridge.typed.typed_column`). There are three ways, each
+for the bodies that the one before leaves:
 
 1. A whole batch by the oldest version: one call of msgspec, then whole columns in Arrow.
 2. Body by body, by the version whose members and kinds it has; each version's as whole columns.

@@ -1,7 +1,7 @@
 """The tables of one column, step by step with that of all cells.
 
 Each has positions of its own, and a crash may leave them at different ones. None passes a cell that
-it lacks, and each continues at its own position: what it needs is in the table of all cells.
+it lacks, and each continues at its own position, from the table of all cells.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""An array as another type of the same values: columns of earlier schemas, and what a format's
-files have for UUIDs."""
+"""An array as another type of the same values: columns of earlier schemas, and UUIDs as a format
+has them in files."""
 
 from __future__ import annotations
 

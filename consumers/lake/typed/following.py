@@ -125,7 +125,7 @@ class TypedTables:
             done = act(column.tables)
             self._note(column.name, self._refusals(column.tables))
         except Exception as error:
-            # Of any kind: what another program did to these tables stops no cell.
+            # Of any kind: another program may have changed these tables, which stops no cell.
             column.tables, column.is_behind = None, True
             column.not_before = time.monotonic() + RETRY_S
             self._note(column.name, f"{type(error).__name__}: {error}")

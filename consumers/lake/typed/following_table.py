@@ -92,7 +92,7 @@ class FollowingTable:
         ends: Mapping[int, int],
         removed: Sequence[str] = (),
     ) -> Addition:
-        """What a ``remake`` returns. Without ``ends`` it moves no position."""
+        """An addition for a ``remake``. Without ``ends`` it moves no position."""
         return Addition(
             self._source,
             files,

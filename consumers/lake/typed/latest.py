@@ -1,7 +1,7 @@
 """The newest version of each row of a column: the one with the highest ref key.
 
-A merge is one commit: the files that have an older version of an incoming row, or an erased one,
-are replaced by files without them, and the incoming versions are added. A version that the table
+A merge is one commit. It replaces the files that have an older version of an incoming row, or an
+erased one, by files without them. It adds the incoming versions. A version that the table
 has in a higher ref key already, or in the same, is left out. So merging the same cells again
 changes nothing, and a late lower ref key overwrites nothing.
 

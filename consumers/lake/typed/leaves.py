@@ -78,7 +78,7 @@ def _floats(values: Sequence[Any], *, single: bool) -> pa.Array:
     try:
         made = pa.array(values, pa.float64())
     except pa.ArrowInvalid:
-        # Integers of more than 53 bits, some of which a double has exactly.
+        # Integers of more than 53 bits; a double has some of them exactly.
         doubles = [None if each is None else float(each) for each in values]
         if doubles != list(values):
             raise

@@ -42,8 +42,8 @@ class MergedSchema:
 
 
 def column_names(members: Sequence[str]) -> list[str]:
-    """A column for each member. Engines ignore the case of names, so those that differ in it alone
-    get a number, and those with a name of the table's own the prefix ``body_``."""
+    """A column for each member. Engines ignore the case of names: those that differ in it alone
+    get a number. Those with a name of the table's own get the prefix ``body_``."""
     taken = {*KEYS, DAY}
     names = []
     for member in members:

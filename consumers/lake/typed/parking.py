@@ -1,15 +1,15 @@
 """Cells that fit no schema of their column: in a table of their own, with the reason, until the
 schema is mended.
 
-**Parked before passed.** The cells of a range are parked, and committed with the positions of the
-table of parked cells, before the typed table passes the range. After a crash between the two the
-typed table leaves out what is parked of the range: it takes the cells that the first judgement did
-not park, whatever it would judge now.
+**Parked before passed.** The cells of a range are parked before the typed table passes the range.
+That commit moves the positions of the table of parked cells. After a crash between the two, the
+typed table leaves out the parked cells of the range. It takes the others, as the first judgement
+had it: a schema that came meanwhile changes nothing of that.
 
-**Loaded before taken off.** A cell that fits after the schema was mended is added to the typed
-table, by its shard and added_id, unless the table has it. Then it leaves the table of parked cells.
-After a crash between the two the typed table has it already. Each of both is a compare-and-set on
-the state whose rows were compared.
+**Loaded before taken off.** A cell that fits by now is added to the typed table, unless that has
+its shard and added_id. Then it leaves the table of parked cells. After a
+crash between the two the typed table has it already. Each of both is a compare-and-set on the state
+whose rows were compared.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The columns of a body's schema: for each Avro type what msgspec decodes, Arrow's type, and how a
-list of decoded values becomes an array.
+"""The columns of a body's schema: for each Avro type msgspec's type, Arrow's type, and the function
+that makes an array of decoded values.
 
 msgspec checks the JSON of a whole batch in C: members that are missing or unknown, and the kinds of
 values. The forms of text are checked in Arrow. A union of several types, and a record that contains

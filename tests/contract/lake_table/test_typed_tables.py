@@ -240,3 +240,13 @@ def test_a_step_without_cells_of_the_column_makes_no_commit_and_is_not_forgotten
     lake.begin()
     lake.catch_up()
     assert lake.ids() == lake.ids(LATEST) == [3]
+
+
+def test_a_table_that_lacks_a_step_takes_none_after_it(lake: Lake) -> None:
+    lake.put(1, 0, fare(100))
+    lake.commit()
+    lake.put(2, 0, fare(200))
+    lake.follow()
+    assert lake.ids() == lake.ids(LATEST) == []
+    lake.catch_up()
+    assert lake.ids() == lake.ids(LATEST) == [0, 1]

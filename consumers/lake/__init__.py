@@ -8,7 +8,7 @@ cell_columns         rows in memory as Arrow, by day and in order of row keys
 open_table           the tables that a configuration names
 data_files           rows as Parquet files that no commit names yet
 iceberg_table        the contract on Iceberg; iceberg_catalog opens it, iceberg_positions reads it
-delta_table          the contract on Delta
+delta_table          the contract on Delta; delta_actions has its files
 synced_files         local files that are on disk before a commit names them
 waiting_rows         the rows of a loader that no commit has yet, and the positions they lead to
 source               which log the records come from: the ids of the cluster and of the topic

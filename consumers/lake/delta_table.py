@@ -13,26 +13,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
 
 from cellfeed.consumers.lake.cell_columns import CELLS_KIND
 from cellfeed.consumers.lake.contract import (
     Addition,
-    DataFile,
     LastCommit,
     LiveFile,
     NotCommitted,
     TableKind,
 )
 from cellfeed.consumers.lake.data_files import DAY
+from cellfeed.consumers.lake.delta_actions import added, removed
 from cellfeed.consumers.lake.positions import Position, Positions
 from cellfeed.consumers.lake.typed.conforming import lacks, with_uuids_as
 from cellfeed.store.backups.synced import make_folders, sync_folder
@@ -89,8 +86,8 @@ class DeltaState:
         try:
             self._table.create_write_transaction(
                 [
-                    *(_added(each, now_ms) for each in addition.files),
-                    *self._leaving(addition.removed, now_ms),
+                    *(added(each, now_ms) for each in addition.files),
+                    *removed(self._name, self._folder, addition.removed, self.files, now_ms),
                 ],
                 "append",
                 self._table.schema(),
@@ -115,22 +112,6 @@ class DeltaState:
         return [
             LiveFile(str(self._folder / name), count or 0, size)
             for name, count, size in zip(names, rows, sizes, strict=True)
-        ]
-
-    def _leaving(self, removed: Sequence[str], now_ms: int) -> list[RemoveAction]:
-        if not removed:
-            return []
-        live = {each.path for each in self.files()}
-        if gone := [path for path in removed if path not in live]:
-            raise NotCommitted(f"{self._name} does not have {gone[0]} any more")
-        return [
-            RemoveAction(
-                path=str(Path(path).relative_to(self._folder)),
-                data_change=True,
-                deletion_timestamp=now_ms,
-                partition_values=_partition_values(path),
-            )
-            for path in removed
         ]
 
     def has_row_deletes(self) -> bool:
@@ -240,28 +221,6 @@ def open_table(
                     f"Delta table {folder} cannot be made: {type(error).__name__}: {error}"
                 ) from error
     return DeltaLakeTable(folder, kind)
-
-
-def _added(file: DataFile, now_ms: int) -> AddAction:
-    statistics = {
-        "numRecords": file.rows,
-        "minValues": file.least,
-        "maxValues": file.greatest,
-        "nullCount": dict.fromkeys(file.least, 0),
-    }
-    return AddAction(
-        path=file.path,
-        size=file.bytes,
-        partition_values=_partition_values(file.path),
-        modification_time=now_ms,
-        data_change=True,
-        stats=msgspec.json.encode(statistics).decode(),
-    )
-
-
-def _partition_values(path: str) -> dict[str, str | None]:
-    folder = Path(path).parent.name
-    return {DAY: folder.partition("=")[2]} if folder.startswith(f"{DAY}=") else {}
 
 
 def _sync(path: Path) -> None:

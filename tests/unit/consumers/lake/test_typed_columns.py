@@ -36,7 +36,7 @@ def restored(column: ColumnBodies, versions: list[str], bodies: list[bytes]) -> 
 
 @settings(max_examples=40)
 @given(records(), st.data())
-def test_those_bodies_are_rows_that_the_encoder_takes_and_each_is_read_back(
+def test_each_body_that_the_encoder_takes_is_a_row_and_is_read_back(
     drawn: Drawn, data: st.DataObject
 ) -> None:
     bodies = []

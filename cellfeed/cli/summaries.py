@@ -19,7 +19,9 @@ SUMMARIES: Final = {
     "get": "Read a cell, the latest cell of a column, or the latest of every column of a row.",
     "scan": "Read a shard's log from a location on.",
     "tail": "Follow the logs: new cells of all shards as they come.",
-    "wait": ("Wait until a trigger, an index, a consumer group or an export has passed a put."),
+    "wait": (
+        "Wait until a trigger, an index, a consumer group, an export or a lake has passed a put."
+    ),
     "verify": (
         "Print a digest per shard; with --gateway or --parquet compare it there, up to where "
         "all have come."

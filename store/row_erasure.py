@@ -23,7 +23,7 @@ from cellfeed.store.indexes.trimmed import IndexedTrim
 
 declare(
     "datastore.erase.noted",
-    "datastore.erase.told",
+    "datastore.erase.after_poke",
     "datastore.erase.taken_out",
     "datastore.erase.before_end",
 )
@@ -77,7 +77,7 @@ class RowErasure:
         # the bodies say where the entries are.
         self._engine.erase(key, 0)
         self._poke()
-        failpoint("datastore.erase.told")
+        failpoint("datastore.erase.after_poke")
         take_out(self._engine, self._indexes, key)
         # A trim that died has left entries of cells that are gone, and notes of their values.
         shard = shard_of(key, self._engine.shards)

@@ -174,7 +174,7 @@ class ExportGroup:
         session, shards = self.membership.session, context.terms.shards_of(unit)
         claims = self._coordinator.claim(session, self._datastore.name, shards)
         if len(claims) < len(shards):
-            # Its holder is about to let go of it, or its lease to run out.
+            # Its owner is about to give it back, or its lease to run out.
             self._member.will_give_back(claims.values())
             self._member.give_back()
             return

@@ -1,11 +1,11 @@
 """Forgetting an export that is not to run any more: its settled terms, its offsets, its parked
 cells, the reports of its processes. The topic stays as it is.
 
-While it is remembered it holds up trims, stands in every list, and its name cannot be given to
+While it is remembered trims wait for it, it stands in every list, and its name cannot be given to
 another view, format or topic. Afterwards the name is free, and a new export of that name begins as
-if there had been none. Where its partitions hold cells of this log, it continues behind them.
+if there had been none. Where its partitions have cells of this log, it continues behind them.
 
-**Nobody works on it.** The forgetting process joins the group and has it held. So no exporter that
+**Nobody works on it.** The forgetting process joins the group and pauses it. So no exporter that
 starts meanwhile prepares itself by terms that are about to be deleted. Then the process must be the
 only member. It claims every shard, so a save of an exporter that was paused for long is refused.
 Where the configuration still has the export, its Kafka cluster bars the producers of all its units.
@@ -13,7 +13,7 @@ So no record that a paused exporter still sends is ever committed.
 
 Crash points:
 
-    before the offsets are deleted      nothing was forgotten; the hold and the membership end with
+    before the offsets are deleted      nothing was forgotten; the pause and the membership end with
                                         the session
     between them and the commit         the offsets are gone, but they are a mirror: the export
                                         continues behind its partitions, or is forgotten the next

@@ -37,7 +37,7 @@ KILLS: Final = (
     "datastore.erase.noted",
     "sqlite.erase.before_commit",
     "sqlite.erase.after_commit",
-    "datastore.erase.told",
+    "datastore.erase.after_poke",
     "index.erase.retired",
     "index.erase.removed",
     "datastore.erase.taken_out",

@@ -33,7 +33,7 @@ class GroupTable:
         """Groups that had members at an earlier coordinator: until when they may come back, by the
         event loop's clock, and their longest session time-out."""
         self.on_ended: Callable[[str], None] = lambda _: None
-        """Told of a group whose last member has gone."""
+        """Called with a group whose last member has gone."""
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._offsets_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -51,7 +51,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, Refused
 from cellfeed.store.failpoints import declare, failpoint
 
-declare("reset.after_hold", "reset.after_claims", "reset.after_decision", "reset.after_told")
+declare("reset.after_pause", "reset.after_claims", "reset.after_decision", "reset.after_offsets")
 
 _log = logging.getLogger("cellfeed.triggers")
 
@@ -64,7 +64,7 @@ cells run."""
 
 _CLAIM_AGAIN_S: Final = 0.1
 _OFFSETS_IN_A_COMMIT: Final = 500
-"""Told to ZooKeeper at once, each with the check of its claim: some 400 bytes for both, of a
+"""Sent to ZooKeeper at once, each with the check of its claim: some 400 bytes for both, of a
 megabyte."""
 
 
@@ -102,7 +102,7 @@ class Reset:
         claims: dict[int, Claim] = {}
         try:
             self._ask_to_stand_aside(member)
-            failpoint("reset.after_hold")
+            failpoint("reset.after_pause")
             self._claim(membership, sorted(locations), claims, wait_s)
             failpoint("reset.after_claims")
             return self._decide(locations, claims)
@@ -139,7 +139,7 @@ class Reset:
             claims |= self._coordinator.claim(membership.session, self._topic, missing)
             if membership.session.epoch != epoch:
                 raise Refused(
-                    f"trigger {self._group!r} was not reset: this process was held up for longer"
+                    f"trigger {self._group!r} was not reset: this process stood still for longer"
                     " than its lease; try again"
                 )
             if len(claims) == len(shards):
@@ -209,7 +209,7 @@ class Reset:
                 " each shard: %s",
                 error,
             )
-        failpoint("reset.after_told")
+        failpoint("reset.after_offsets")
         return deed
 
     def _commit(

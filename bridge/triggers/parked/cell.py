@@ -4,10 +4,10 @@
 ``skipped/…``.
 
 **In order** (``order_by_row_key``): a cell whose row key has a parked cell is parked too, without
-being run: it is ``held``. The parked cells of a row key are taken off from the front, by the worker
-of the partition: the first one runs (or is skipped by hand), then the next. A row key has no parked
-cell left before a later cell of it is run from the log. All of that follows from the entries, so a
-restart changes nothing of it.
+being run: it waits behind that one. The worker of the partition takes the parked cells of a row key
+off from the front: the first one runs (or is skipped by hand), then the next. A row key has no
+parked cell left before a later cell of it is run from the log. All of that follows from the
+entries, so a restart changes nothing of it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def fronts(cells: Iterable[ParkedCell]) -> list[ParkedCell]:
 
 def due(cells: Iterable[ParkedCell], all_due: bool) -> dict[int, bool]:
     """Partitions with parked cells to be tried again: all of them (True), or only those asked for
-    by hand and those held behind nothing any more."""
+    by hand and those that wait behind nothing any more."""
     return {
         cell.partition: all_due
         for cell in fronts(cells)

@@ -61,11 +61,11 @@ class ParkedCells:
         ] + ([stopped.key] if stopped else [])
 
     def count(self, group: str) -> int:
-        """All of a group's, those that are held among them."""
+        """All of a group's, those that wait behind another one among them."""
         return len(self._state.list(f"parked/{quote(group, safe='')}/"))
 
     def count_failed(self, group: str) -> int:
-        """Those of a group that are not held: they were tried."""
+        """Those of a group that were tried: they wait behind no other one."""
         return sum(not cell.is_behind for cell in self.all(group))
 
     def groups(self) -> set[str]:

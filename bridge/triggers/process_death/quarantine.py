@@ -7,9 +7,9 @@ would begin together again, and each death would bring them nearer to being park
 kills. A **suspect** is a cell with a try on record that never ended. So it is run while no other
 cell's try is on record in this process. A cell is counted for another's deed until it is a suspect
 itself, no longer: with a policy of one try for such ends, it may be parked for it. Calls that are
-not on record are not held up.
+not on record do not wait.
 
-Nothing waits for ever: a call that does not come back (and has no time-out) holds the others up for
+Nothing waits for ever: a call that does not come back (and has no time-out) has the others wait for
 ``PATIENCE_S``, then they run beside it.
 """
 

@@ -1,5 +1,5 @@
-"""Running the parked cells of one shard again: those that are due, and behind them those that were
-held back for their sake.
+"""Running the parked cells of one shard again: those that are due, and behind them those that
+wait for them.
 
 Each try is counted beforehand (``recorded_attempts.py``), because a parked cell is one that has
 failed before: it may be one that ends its process. A cell that has ended processes as often as its
@@ -8,8 +8,8 @@ policy allows is not tried again by itself, only when asked for by hand. Crash p
     before the run              nothing happened but the count
     in the run                  its next owner finds the count, notes the try with the parked cell,
                                 and does not repeat it by itself
-    after the run, before it is taken off the queue     it runs again (at least once); cells held
-                                                        behind it has not been begun
+    after the run, before it is taken off the queue     it runs again (at least once); no cell
+                                                        behind it has begun
     in taking it off            one commit strikes the count off and takes it off the queue
 """
 
@@ -117,7 +117,7 @@ class ParkedRetry:
         return ran
 
     def _is_due(self, cell: ParkedCell, only_asked: bool) -> bool:
-        """A held cell that reaches the front is due at once."""
+        """A waiting cell that reaches the front is due at once."""
         if cell.is_behind or cell.retry_asked:
             return True
         return not only_asked and cell.ended < self._trigger.policy_for(ProcessEnded).attempts
@@ -128,7 +128,7 @@ class ParkedRetry:
             return Failed(f"cell {cell.cell_id} is not in the log any more", _ONE_TRY)
         if not self._trigger.takes(stored):
             return DONE  # erased since it was parked: it is passed over, as it would be in the log
-        # A held cell has not been tried: it has all its tries. A cell that failed before has one
+        # A waiting cell has not been tried: it has all its tries. A cell that failed before has one
         # now, and another one next time.
         return self._attempts.run(
             [stored],

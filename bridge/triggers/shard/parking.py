@@ -77,7 +77,7 @@ class Parking:
         Unavailable."""
         self._position.make_sure()
         self._park(
-            cell, Failed("held: an earlier cell of its row key is parked", 0), is_behind=True
+            cell, Failed("waits: an earlier cell of its row key is parked", 0), is_behind=True
         )
         self._parked_since_counted += 1
         if self._parked_since_counted >= _COUNT_PARKED_EVERY:
@@ -85,7 +85,7 @@ class Parking:
             limit = _PARKED_PER_FAILED_MAX * self._trigger.parked_max
             if (count := self._parked.count(self._trigger.group)) >= limit:
                 self._stop_trigger(
-                    f"{count} cells are parked or held behind parked ones, the limit is {limit}"
+                    f"{count} cells are parked or wait behind parked ones, the limit is {limit}"
                 )
 
     def _park(self, cell: StoredCell, failed: Failed, *, is_behind: bool) -> None:

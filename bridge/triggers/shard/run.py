@@ -188,7 +188,7 @@ class ShardRun:
     # --- running ----------------------------------------------------------------------------------
 
     def _work_off(self, cells: list[StoredCell]) -> bool:
-        """Runs, parks or holds cells, in order. False when they are not all dealt with: it is time
+        """Runs cells in order, or parks them. False when they are not all dealt with: it is time
         to stop."""
         parts = [(cells, True)]
         while parts:

@@ -103,7 +103,7 @@ def test_the_index_takes_the_entries_out_where_the_program_died_that_erased(inde
     index.keeper.apply(
         0, index.put(base(ROW, 1, "ann"), base(OTHER, 1, "bob"), base(ROW, 2, "eve"))
     )
-    set_failpoint("datastore.erase.told", "raise")
+    set_failpoint("datastore.erase.after_poke", "raise")
     with pytest.raises(FailpointReached):
         index.datastore.erase_row(ROW)
     clear_failpoints()
@@ -117,7 +117,7 @@ def test_the_index_takes_the_entries_out_where_the_program_died_that_erased(inde
     "place",
     [
         "engine.erase.before_commit",
-        "datastore.erase.told",
+        "datastore.erase.after_poke",
         "index.erase.removed",
         "datastore.erase.taken_out",
     ],

@@ -196,7 +196,7 @@ def test_status_shows_an_erasure_whose_program_was_killed_and_a_worker_completes
         cwd=ROOT,
         timeout=60,
         check=False,
-        env={**os.environ, "CELLFEED_FAILPOINTS": "datastore.erase.told=kill"},
+        env={**os.environ, "CELLFEED_FAILPOINTS": "datastore.erase.after_poke=kill"},
     )
     assert killed.returncode == -signal.SIGKILL
     (run_dir / "config.yaml").write_text(

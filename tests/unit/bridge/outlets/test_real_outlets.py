@@ -140,7 +140,7 @@ def test_a_trigger_that_was_moved_past_a_cell_has_skipped_it_and_one_moved_back_
     assert places(results) <= set(recorder.cells)
 
 
-@pytest.mark.parametrize("dies_at", ["reset.after_decision", "reset.after_told"])
+@pytest.mark.parametrize("dies_at", ["reset.after_decision", "reset.after_offsets"])
 def test_a_decided_reset_counts_although_zookeeper_has_not_got_it(
     datastore: Datastore, coordinator: Coordinator, dies_at: str
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_decided_reset_counts_although_zookeeper_has_not_got_it(
         wait_until(lambda: len(offsets(coordinator)) == 2, "both shards are begun")
         assert datastore.wait_for(results, trigger=GROUP, timeout_s=20).handled
 
-    if not (dies_at == "reset.after_told" and coordinator.keeps_in_store):
+    if not (dies_at == "reset.after_offsets" and coordinator.keeps_in_store):
         set_failpoint(dies_at, "raise")
         try:
             with pytest.raises(FailpointReached):

@@ -193,14 +193,14 @@ def test_a_reset_beside_another_is_refused_before_it_asks_workers_to_wait(
     refused: list[str] = []
 
     def second() -> None:
-        unwatch_failpoint("reset.after_hold")
+        unwatch_failpoint("reset.after_pause")
         before = datastore.state.get(Control(datastore.state, GROUP).reset_key)
         with pytest.raises(Refused) as error:
             reset(datastore, other_host, "latest")
         refused.append(str(error.value))
         assert datastore.state.get(Control(datastore.state, GROUP).reset_key) == before
 
-    watch_failpoint("reset.after_hold", second)
+    watch_failpoint("reset.after_pause", second)
     reset(datastore, coordinator, "earliest")
     [why] = refused
     assert BY.name in why
@@ -275,8 +275,8 @@ def test_a_reset_that_was_overtaken_leaves_the_other_resets_wait(
     [
         (kind, f"reset.after_{step}")
         for kind in COORDINATIONS
-        for step in ("hold", "claims", "decision", "told")
-        if (kind, step) != ("store", "told")
+        for step in ("pause", "claims", "decision", "offsets")
+        if (kind, step) != ("store", "offsets")
     ],
     indirect=["kind"],
 )
@@ -298,7 +298,7 @@ def test_a_reset_that_is_killed_has_happened_as_a_whole_or_not_at_all(
         with closing(killed):
             with pytest.raises(FailpointReached):
                 reset(datastore, killed, "earliest")
-            decided = failpoint in ("reset.after_decision", "reset.after_told")
+            decided = failpoint in ("reset.after_decision", "reset.after_offsets")
             assert len(history(datastore.state, GROUP)) == decided
             put(datastore, range(60, 80))
             wait_until(

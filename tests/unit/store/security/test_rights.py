@@ -13,7 +13,14 @@ import pytest
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.security.access import DENIALS, Security
 from cellfeed.store.security.rights import Acl, Kind, Operation
-from cellfeed.store.security.users import allow, list_acls, read_security, remove_acl
+from cellfeed.store.security.users import (
+    allow,
+    list_acls,
+    put_user,
+    read_security,
+    remove_acl,
+    remove_user,
+)
 
 
 @pytest.fixture
@@ -48,6 +55,24 @@ def test_an_earlier_version_never_takes_a_denial_for_an_allowance(state: SqliteS
     assert not read_security(state).is_open
     remove_acl(state, denial)
     assert list_acls(state) == []
+
+
+def test_a_removed_user_takes_the_own_rights_along_and_no_others(state: SqliteState) -> None:
+    put_user(state, "alice", "password", is_new=True)
+    own = [
+        Acl("alice", "topic", "trips", "read"),
+        Acl("alice", "topic", "trips.*", "read", "deny"),
+    ]
+    others = [
+        *(Acl("alice2", "topic", "trips", "read"), Acl("*", "topic", "trips", "read")),
+        Acl("bob", "topic", "alice", "read", "deny"),
+    ]
+    for acl in (*own, *others):
+        allow(state, acl)
+    assert remove_user(state, "alice") == len(own)
+    assert set(list_acls(state)) == set(others)
+    put_user(state, "alice", "another", is_new=True)
+    assert set(list_acls(state)) == set(others), "a later user of that name has no rights"
 
 
 def test_a_denial_overrules_every_allowance_also_one_for_everybody() -> None:

@@ -1,4 +1,4 @@
-"""The HTTP listener of ``/livez`` and ``/readyz``: a few threads and no state."""
+"""The HTTP listener of ``/livez``, ``/readyz`` and ``/metrics``: a few threads and no state."""
 
 from __future__ import annotations
 
@@ -97,6 +97,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         health = self.server.health
+        if self.path.partition("?")[0] == "/metrics":
+            # Start-up: most listeners are never asked for it.
+            from cellfeed.process_metrics import METRICS_TYPE, process_metrics
+
+            self._answer(200, process_metrics(health), METRICS_TYPE)
+            return
         routes: dict[str, Callable[[], HealthReport]] = {
             "/livez": health.live,
             "/readyz": health.ready,
@@ -109,9 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
             found = msgspec.structs.replace(found, reasons=[])
         self._answer(200 if found.is_ok else 503, msgspec.json.encode(found))
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _answer(self, status: int, body: bytes, media_type: str = "application/json") -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", media_type)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()

@@ -21,6 +21,7 @@ from cellfeed.store.cells.token import Token
 from cellfeed.store.commit.per_cluster import Writers
 from cellfeed.store.commit.put_answers import PutAnswer, Then
 from cellfeed.store.commit.put_batches import put_in_batches
+from cellfeed.store.commit.writer_tally import WriterTally
 from cellfeed.store.dictionaries.trainer import DictionaryTrainer
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.engines.contract.state_table import StateTable
@@ -224,6 +225,10 @@ class Datastore(Reads):
         return StoreFollower(self.engine, checked_wanted(column, shards, start), on_bookmark)
 
     # --- life -------------------------------------------------------------------------------------
+
+    def writer_tallies(self) -> dict[str, WriterTally]:
+        """Sizes, waits and commits of this process' group commit, by cluster."""
+        return self._writers.tallies()
 
     def close(self) -> None:
         """Writes the submitted cells, then closes the storage. In a forked child nothing is closed:

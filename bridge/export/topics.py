@@ -124,19 +124,19 @@ def ensure_topic(
     return facts
 
 
-def describe(admin: AdminClient, topic: str) -> TopicFacts | None:
+def describe(admin: AdminClient, topic: str, timeout_s: float = METADATA_S) -> TopicFacts | None:
     """None when there is no such topic. Raises KafkaException."""
     try:
-        found = admin.describe_topics(TopicCollection([topic]), request_timeout=METADATA_S)[
+        found = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[
             topic
-        ].result(METADATA_S)
+        ].result(timeout_s)
     except KafkaException as error:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
         raise
     except TimeoutError:
         raise Unavailable(
-            f"the cluster did not describe topic {topic!r} within {METADATA_S:.0f} s"
+            f"the cluster did not describe topic {topic!r} within {timeout_s:.0f} s"
         ) from None
     return TopicFacts(str(found.topic_id), len(found.partitions))
 
@@ -151,16 +151,16 @@ def cluster_id_of(admin: AdminClient) -> str:
     return str(found.cluster_id or "")
 
 
-def settings_of(admin: AdminClient, topic: str) -> dict[str, str]:
+def settings_of(admin: AdminClient, topic: str, timeout_s: float = METADATA_S) -> dict[str, str]:
     """The settings in force. Raises KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
-        found = admin.describe_configs([resource], request_timeout=METADATA_S)[resource].result(
-            METADATA_S
+        found = admin.describe_configs([resource], request_timeout=timeout_s)[resource].result(
+            timeout_s
         )
     except TimeoutError:
         raise Unavailable(
-            f"the cluster did not report the settings of topic {topic!r} within {METADATA_S:.0f} s"
+            f"the cluster did not report the settings of topic {topic!r} within {timeout_s:.0f} s"
         ) from None
     return {name: str(entry.value) for name, entry in found.items()}
 

@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import logging
 import struct
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -32,6 +33,7 @@ from cellfeed.bridge.gateway.limits import (
     STOP_TIMEOUT_S,
 )
 from cellfeed.bridge.gateway.request import Request, parsed
+from cellfeed.bridge.gateway.request_tallies import error_codes
 from cellfeed.bridge.gateway.sasl_requests import check_kind, sasl_answer
 from cellfeed.bridge.gateway.security.authentication import Authentication
 from cellfeed.bridge.gateway.sending import Sender
@@ -143,7 +145,7 @@ class Connection:
                 check_kind(frame)
                 request = await parsed(self._context, frame)
                 answer = await sasl_answer(request, authentication)
-                await self._sender.send(answer or await self._answer(request))
+                await self._sender.send(answer or await self._answer(request, size))
                 if authentication.has_failed:
                     return False
                 if authentication.principal is not None:
@@ -184,16 +186,16 @@ class Connection:
 
     async def _answer_requests(self) -> None:
         while True:
-            request, _ = await self._requests.get()
+            request, size = await self._requests.get()
             self._answering = True
             quotas, api_key = self._context.quotas, request.head.api_key
             await wait_for_quota(quotas, self._principal, api_key)
-            answer = await self._answer(request)
+            answer = await self._answer(request, size)
             pay_for_answer(quotas, self._principal, api_key, answer)
             await self._sender.send(answer)
             self._answering = not self._requests.empty()
 
-    async def _answer(self, request: Request) -> list[bytes]:
+    async def _answer(self, request: Request, size: int) -> list[bytes]:
         head = request.head
         if request.body is None:
             return [
@@ -212,4 +214,12 @@ class Connection:
             request.read_s,
         )
         result = await APIS[head.api_key].handle(self._context, request.body, head, peer)
-        return result if isinstance(result, list) else [write_response(head, result)]
+        tallies = self._context.tallies
+        if isinstance(result, list):
+            answer = result
+        else:
+            answer = [write_response(head, result)]
+            tallies.failed(head.api_key, error_codes(result))
+        sent = sum(map(len, answer))
+        tallies.answered(head.api_key, time.monotonic() - request.read_s, size, sent)
+        return answer

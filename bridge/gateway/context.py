@@ -18,6 +18,7 @@ from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
 from cellfeed.bridge.gateway.log.blocks import Blocks
 from cellfeed.bridge.gateway.log.newest import Newest
+from cellfeed.bridge.gateway.request_tallies import RequestTallies
 from cellfeed.bridge.gateway.security.listeners import Protection
 from cellfeed.bridge.gateway.topics.topics import Topic, Topics
 from cellfeed.bridge.gateway.unsent import Unsent
@@ -55,6 +56,7 @@ class GatewayContext:
     metadata_partitions: MetadataPartitions = field(default_factory=MetadataPartitions)
     unsent: Unsent = field(default_factory=Unsent)
     quotas: Quotas = field(default_factory=Quotas)
+    tallies: RequestTallies = field(default_factory=RequestTallies)
     protections: Mapping[str, Protection] = field(default_factory=dict)
     """By listener."""
 

@@ -1,5 +1,5 @@
 """A gateway's counters, for Prometheus: at ``/metrics`` of its schema registry's port.
-``docs/operate/watch.md`` lists it.
+``docs/operate/metrics.md`` lists it.
 
 All of it is looked up in the gateway's own memory, in its event loop: a scrape asks neither the
 store nor the coordination, and is answered while both are away. Label values come from fixed lists,
@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from cellfeed.bridge.gateway.apis.registry import api_names
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
 from cellfeed.bridge.gateway.log.block_files import BlockFiles
 from cellfeed.bridge.gateway.log.blocks import Blocks
+from cellfeed.bridge.gateway.request_tallies import RequestTallies
 from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.received_wakeups import RECEIVED
 from cellfeed.store.http.server.asgi import App, Receive, Scope, Send, refuse_foreign_host
@@ -45,9 +47,11 @@ class GatewayMetrics(Collector):
         self._blocks = blocks
         self._files = files
         self._quotas = quotas
+        self.requests = RequestTallies()
 
     def collect(self) -> Iterable[Metric]:
         yield from RECEIVED.collect()
+        yield from self.requests.families(api_names())
         groups = self._groups.all()
         yield GaugeMetricFamily(
             "cellfeed_gateway_connections",
@@ -106,6 +110,7 @@ def with_metrics(app: App, metrics: GatewayMetrics) -> App:
     """The app, which answers ``GET /metrics`` as well. Refuses other Host names there as the
     registry does everywhere."""
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
     registry.register(metrics)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

@@ -151,6 +151,7 @@ class Gateway:
             executor=self._executor,
             coordination_executor=self._coordination_executor,
             cluster_id=cluster_id_of(self._datastore),
+            tallies=figures.requests,
             security=authority.security,
             quotas=self._quotas,
             protections={each.name: each.security for each in self._listeners},

@@ -1,5 +1,5 @@
 """Results of the background check of the storage, as Prometheus gauges of the HTTP workers.
-``docs/operate/watch.md`` lists them. A scrape reads the last values that the worker's own loop
+``docs/operate/metrics.md`` lists them. A scrape reads the last values that the worker's own loop
 saw."""
 
 from __future__ import annotations

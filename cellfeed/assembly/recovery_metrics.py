@@ -1,5 +1,5 @@
 """How old the recovery points of an instance are, as Prometheus gauges of its HTTP workers.
-``docs/operate/watch.md`` lists them.
+``docs/operate/metrics.md`` lists them.
 
 The processes that take the backups report it in the run directory. So a scrape reads a small file
 of each, and looks neither at the store nor at the backups. The age grows while nobody refreshes it:

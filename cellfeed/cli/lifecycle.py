@@ -135,7 +135,7 @@ def _say_left_out(directory: RunDir, config: Config) -> None:
         return
     from cellfeed.assembly.datastore import opened  # up opens no store but for this
     from cellfeed.bridge.gateway.groups.slot_owners import slots_by_gateway
-    from cellfeed.status.instance_status import left_out_of_topics
+    from cellfeed.status.care import left_out_of_topics
 
     with suppress(Unavailable), opened(config, directory.path) as (_, datastore, coordinator):
         for each in left_out_of_topics(datastore, slots_by_gateway(coordinator)):

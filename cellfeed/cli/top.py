@@ -19,7 +19,8 @@ from cellfeed.instance.config_file import load_config
 from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import RunDir
 from cellfeed.status.instance_status import InstanceStatus, read_status
-from cellfeed.status.stuck import Stuck, stuck
+from cellfeed.status.stuck import stuck
+from cellfeed.status.stuck_part import Stuck
 from cellfeed.store.errors import NotFound
 
 _ROWS_MAX: Final = 20

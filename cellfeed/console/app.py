@@ -22,7 +22,7 @@ from litestar.response import Response, ServerSentEvent, Template
 from litestar.response.sse import ServerSentEventMessage
 from litestar.static_files import create_static_files_router
 from litestar.template import TemplateConfig
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from cellfeed.assembly.datastore import Opened
 from cellfeed.console.changes import CHANGES
@@ -31,7 +31,7 @@ from cellfeed.console.filters import FILTERS
 from cellfeed.console.frame import ConsoleState, Streams
 from cellfeed.console.group_pages import GROUP_PAGES
 from cellfeed.console.login import LOGINS
-from cellfeed.console.metrics import StuckMetrics
+from cellfeed.console.metrics import StatusMetrics
 from cellfeed.console.pages import PAGES
 from cellfeed.console.query.pages import QUERY_PAGES
 from cellfeed.console.query.tables import SqlTables
@@ -87,7 +87,8 @@ def console_app(
     )
     templates.filters.update(FILTERS)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(StuckMetrics(looks))
+    ProcessCollector(registry=registry)
+    registry.register(StatusMetrics(looks))
     return Litestar(
         [
             *PAGES,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
-from cellfeed.status.stuck import Stuck
+from cellfeed.status.stuck_part import Stuck
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.security.callers import Caller

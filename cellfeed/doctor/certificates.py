@@ -1,17 +1,15 @@
-"""How long the certificates of listeners are still good."""
+"""How long the certificates of an instance are still good."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
-
-from cryptography import x509
 
 from cellfeed.bridge.gateway.security.listeners import tls_context
 from cellfeed.config.gateway import GatewayListenerConfig
 from cellfeed.doctor.findings import Finding, Instance, Level
+from cellfeed.status.certificates import certificate_ends
 from cellfeed.store.errors import InvalidRequest
 
 _DAY_S: Final = 86_400
@@ -23,31 +21,25 @@ _RENEW: Final = "replace the files: the gateway takes them within seconds, or at
 
 
 def examine_certificates(instance: Instance) -> Iterator[Finding]:
-    """Looks at each listener with TLS."""
+    """Looks at each file, and at each gateway's listener as its clients would."""
     for gateway in instance.config.gateways:
         for listener in gateway.listeners:
             if listener.certificate is not None:
-                yield from certificates(f"{gateway.name}, listener {listener.name}", listener)
+                yield from fits(f"{gateway.name}, listener {listener.name}", listener)
+    for each in instance.status.certificates or certificate_ends(instance.config):
+        subject = f"{each.subject}: {each.path}"
+        if each.error:
+            yield Finding("certificates", subject, Level.PROBLEM, each.error, _RENEW)
+        else:
+            yield ends(subject, each.ends_us / 1e6 - time.time())
 
 
-def certificates(subject: str, listener: GatewayListenerConfig) -> Iterator[Finding]:
-    """The certificate, its chain, and the authority of clients."""
+def fits(subject: str, listener: GatewayListenerConfig) -> Iterator[Finding]:
+    """A problem where the certificate, its key and the authority do not make a listener."""
     try:
         tls_context(listener.listener())
     except InvalidRequest as error:
         yield Finding("certificates", subject, Level.PROBLEM, str(error), _RENEW)
-        return
-    for path in filter(None, (listener.certificate, listener.client_ca)):
-        ends_s = first_end_s(Path(path))
-        if ends_s is not None:
-            yield ends(f"{subject}: {path}", ends_s - time.time())
-
-
-def first_end_s(path: Path) -> float | None:
-    """When the first certificate of a PEM file ends, seconds since 1970 UTC; None where it holds
-    none."""
-    found = x509.load_pem_x509_certificates(path.read_bytes())
-    return min((each.not_valid_after_utc.timestamp() for each in found), default=None)
 
 
 def ends(subject: str, left_s: float) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from cellfeed.doctor.findings import Finding, Instance, Level
+from cellfeed.status.disks import by_device, folders_written
 
 _GIB: Final = 1 << 30
 
@@ -54,15 +55,9 @@ class Mount(NamedTuple):
 
 def examine_disks(instance: Instance) -> Iterator[Finding]:
     """Looks at the file system of each folder that the instance writes, once each."""
-    seen: set[int] = set()
     mounts = present_mounts()
-    for subject, folder in _folders(instance).items():
-        if not folder.exists():
-            continue
-        device = folder.stat().st_dev
-        if device in seen:
-            continue
-        seen.add(device)
+    folders = by_device(folders_written(instance.directory, instance.config))
+    for subject, folder in folders.items():
         name = f"{subject} ({folder})"
         mount = mount_of(folder, mounts)
         yield kept(name, mount, embedded=not instance.config.datastore.clusters)
@@ -79,24 +74,6 @@ def examine_disks(instance: Instance) -> Iterator[Finding]:
             )
         if mount.kind not in _IN_MEMORY:
             yield sync_time(name, measured_sync_s(folder))
-
-
-def _folders(instance: Instance) -> Mapping[str, Path]:
-    directory, config = instance.directory, instance.config
-    folders = {"run directory": directory.path}
-    if not config.datastore.clusters:
-        folders["store"] = directory.inside(config.datastore.directory)
-    for server in config.servers:
-        folders[server.name] = directory.inside(server.directory or f"servers/{server.name}")
-    for loader in config.warehouses:
-        folders[loader.name] = directory.inside(loader.directory)
-    for gateway in config.gateways:
-        if gateway.blocks.disk_bytes:
-            folders[f"blocks of {gateway.name}"] = directory.inside(gateway.blocks.directory)
-    for backups in config.backups:
-        if "://" not in backups.directory:
-            folders[backups.name] = directory.inside(backups.directory)
-    return folders
 
 
 def present_mounts() -> list[Mount]:

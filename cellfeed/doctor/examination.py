@@ -15,12 +15,13 @@ from cellfeed.doctor.progress import examine_answers, examine_progress
 from cellfeed.doctor.servers import examine_servers
 from cellfeed.kinds.known import process_names
 from cellfeed.run_dir import RunDir
+from cellfeed.status.certificates import certificate_files
 from cellfeed.status.instance_status import InstanceStatus, read_status
 from cellfeed.store.errors import CellfeedError
 
 
 def _certificates(instance: Instance) -> Iterator[Finding]:
-    if any(each.certificate for gateway in instance.config.gateways for each in gateway.listeners):
+    if certificate_files(instance.config):
         # Start-up: most instances have no listener with TLS, and the library takes a while to load.
         from cellfeed.doctor.certificates import examine_certificates
 

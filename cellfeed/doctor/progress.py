@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from cellfeed.doctor.findings import Finding, Instance, Level
-from cellfeed.status.stuck import Stuck, stuck
+from cellfeed.status.stuck import stuck
+from cellfeed.status.stuck_part import Stuck
 
 _ANSWER_S: Final = 3.0
 """How long a process of this host may take for an answer. Its own look at the storage takes two."""

@@ -98,7 +98,7 @@ def kafka(export: Export, config: Config) -> Iterator[Finding]:
     subject = f"export {export.name}: topic {topic} at {export.bootstrap}"
     try:
         admin = admin_of(export)
-        facts = describe(admin, topic)
+        facts = describe(admin, topic, _ANSWER_S)
         if facts is None:
             yield Finding(
                 "servers",
@@ -108,14 +108,12 @@ def kafka(export: Export, config: Config) -> Iterator[Finding]:
                 f"cellfeed export status {export.name} says whether it ever ran",
             )
             return
-        settings = settings_of(admin, topic)
+        settings = settings_of(admin, topic, _ANSWER_S)
     except KafkaException as error:
-        yield Finding(
-            "servers", subject, Level.PROBLEM, words(error_of(error)), "start the brokers"
-        )
+        yield _kafka_away(subject, words(error_of(error)))
         return
     except CellfeedError as error:
-        yield Finding("servers", subject, Level.PROBLEM, str(error), "start the brokers")
+        yield _kafka_away(subject, str(error))
         return
     wrong = check_settings(export, topic, settings)
     partitions = check_partitions(export, topic, config.datastore.shards, facts.partitions)
@@ -123,6 +121,16 @@ def kafka(export: Export, config: Config) -> Iterator[Finding]:
         said, _, command = each.partition(": ")
         yield Finding("servers", subject, Level.PROBLEM, said, command)
     yield from _durability(subject, settings)
+
+
+def _kafka_away(subject: str, why: str) -> Finding:
+    return Finding(
+        "servers",
+        subject,
+        Level.PROBLEM,
+        f"the Kafka cluster does not answer: {why}",
+        "start the brokers",
+    )
 
 
 def _durability(subject: str, settings: Mapping[str, str]) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ def run(process: Process) -> None:
     from cellfeed.bridge.outlets.handled_to import handled_to
     from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
     from cellfeed.config.http import http_listener
+    from cellfeed.status.disk_metrics import DiskMetrics
     from cellfeed.store.clusters.serving.engine import ClusteredEngine
     from cellfeed.store.http.received_wakeups import RECEIVED
     from cellfeed.store.http.server.worker import run_worker
@@ -63,6 +64,7 @@ def run(process: Process) -> None:
             TriggerMetrics(datastore, coordinator),
             RecoveryMetrics(directory, [each.name for each in config.backups]),
             RECEIVED,
+            DiskMetrics(directory, config),
         ]
         if config.checks is not None:
             check = background_check(config, config.checks, directory.path, datastore.state)

@@ -17,6 +17,11 @@ def named(group: str) -> tuple[str, str, str]:
     return "trigger", group, "triggers"
 
 
+def is_paused(because: str) -> bool:
+    """Whether people have paused the group, or reset it at this moment."""
+    return because.startswith(("paused by", "reset is under way"))
+
+
 def remedy_of_wait(lag: GroupLag) -> str:
     """A pause ends by the command that resumes; a stop for parked cells by another one."""
     _, name, verb = named(lag.group)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,13 +12,14 @@ from cellfeed.assembly.clusters import clusters_status
 from cellfeed.assembly.datastore import Opened, opened
 from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
-from cellfeed.bridge.gateway.nodes import all_nodes
 from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import LagReader
-from cellfeed.bridge.typed.rejected_cells import LeftOutOfTopic, left_out
-from cellfeed.bridge.typed.stored_columns import stored_columns
-from cellfeed.config.model import ChecksConfig, Config
+from cellfeed.bridge.typed.rejected_cells import LeftOutOfTopic
+from cellfeed.config.model import Config
 from cellfeed.run_dir import RunDir
+from cellfeed.status.care import backups_status, check_status, index_builds, left_out_of_topics
+from cellfeed.status.certificates import CertificateEnd, certificate_ends
+from cellfeed.status.disks import Room, rooms
 from cellfeed.status.instance_groups import (
     GatewayAmongOthers,
     GroupLag,
@@ -28,7 +28,6 @@ from cellfeed.status.instance_groups import (
     living_gateways,
     summary,
 )
-from cellfeed.store.checks import KEY, passes_of
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.values import Head
 from cellfeed.store.erasures import UnendedErasure
@@ -55,6 +54,12 @@ class InstanceStatus:
 
     erasures: list[UnendedErasure] = field(default_factory=list)
     backups: list[dict[str, Any]] = field(default_factory=list)
+    disks: list[Room] = field(default_factory=list)
+    certificates: list[CertificateEnd] = field(default_factory=list)
+    builds: dict[str, int] = field(default_factory=dict)
+    """The groups of index versions that are being built, and when each was asked for,
+    microseconds since 1970 UTC."""
+
     check: dict[str, Any] | None = None
     """The check for damage that the workers run; None where the configuration has none."""
 
@@ -77,6 +82,9 @@ class InstanceStatus:
             "consumers_wait": self.consumers_wait,
             "erasures": [msgspec.to_builtins(each) for each in self.erasures],
             "backups": self.backups,
+            "disks": [msgspec.to_builtins(each) for each in self.disks],
+            "certificates": [msgspec.to_builtins(each) for each in self.certificates],
+            "builds": self.builds,
             "check": self.check,
             "left_out": [
                 {
@@ -135,7 +143,9 @@ def _of_run_dir(directory: RunDir, config: Config, kinds: Mapping[str, str]) -> 
             {"name": name, "kind": kinds.get(name), "reason": reason}
             for name, reason in directory.missing().items()
         ],
-        backups=_backups(directory, config),
+        backups=backups_status(directory, config),
+        disks=rooms(directory, config),
+        certificates=certificate_ends(config),
     )
 
 
@@ -144,30 +154,12 @@ def _learn(found: InstanceStatus, directory: RunDir, instance: Opened) -> None:
     found.clusters = clusters_status(datastore)
     found.heads = dict(sorted(datastore.heads().items()))
     if config.checks is not None:
-        found.check = _check(config.checks, datastore)
+        found.check = check_status(config.checks, datastore)
     found.erasures = datastore.unended_erasures.all()
+    found.builds = index_builds(datastore)
     _learn_groups(found, directory, config, datastore, coordinator)
     living = {gateway.name for gateway in found.gateways}
     found.left_out = left_out_of_topics(datastore, living)
-
-
-def left_out_of_topics(datastore: Datastore, living: Collection[str]) -> list[LeftOutOfTopic]:
-    """Of each column whose schema says ``unfit: park``, or said so when a gateway of ``living``
-    started that leaves its cells out until it ends."""
-    nodes = all_nodes(datastore.state)
-    listed = []
-    for name, column in stored_columns(datastore.state).items():
-        gateways: tuple[str, ...] = ()
-        if column.settings.unfit != "park":
-            gateways = tuple(
-                sorted(each for each in living if each in nodes and name in nodes[each].parks)
-            )
-            if not gateways:
-                continue
-        found = left_out(datastore.state, name, datastore.shards)
-        if found is not None:
-            listed.append(found._replace(gateways=gateways))
-    return listed
 
 
 def _learn_groups(
@@ -194,51 +186,3 @@ def _learn_groups(
         found.groups = group_lags(coordinator, datastore, config.datastore, triggers, found.heads)
     except Unavailable as error:
         found.groups, found.coordination_away = [], str(error)
-
-
-def _backups(directory: RunDir, config: Config) -> list[dict[str, Any]]:
-    now_us = time.time_ns() // 1000
-    found = []
-    for each in config.backups:
-        report = directory.recovery(each.name)
-        found.append(
-            {
-                "name": each.name,
-                "directory": str(directory.inside(each.directory)),
-                "recovery_point": report.backup,
-                "age_s": report.age_s(now_us),
-                "every_s": each.every_s,
-                "error": report.error or None,
-                "damaged": report.passed_over,
-                "binlogs": {
-                    name: {
-                        "age_s": None if at.at_us is None else max(0.0, (now_us - at.at_us) / 1e6),
-                        "gap": report.open_gap(name) or None,
-                        "error": at.error or None,
-                    }
-                    for name, at in report.binlogs.items()
-                },
-            }
-        )
-    return found
-
-
-def _check(checks: ChecksConfig, datastore: Datastore) -> dict[str, Any]:
-    passes, now_us = passes_of(datastore.state.get(KEY)), datastore.state.now_us()
-    of, under_way = passes.found, passes.under_way
-    return {
-        "age_s": passes.age_s(now_us),
-        "every_s": checks.every_s,
-        "cells": passes.last.cells if passes.last is not None else 0,
-        "under_way": None
-        if under_way is None
-        else {
-            "place": under_way.place,
-            "shard": under_way.shard,
-            "cells": under_way.cells,
-            "age_s": max(0.0, (now_us - under_way.begun_at_us) / 1e6),
-        },
-        "damaged": of.damaged if of is not None else 0,
-        "unread": of.unread if of is not None else 0,
-        "named": of.named if of is not None else [],
-    }

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from cellfeed.status.instance_status import InstanceStatus
-from cellfeed.status.stuck import Stuck, stuck
+from cellfeed.status.stuck import stuck
+from cellfeed.status.stuck_part import Stuck
 
 LOOK_EVERY_S: Final = 2.0
 """How long one look answers all pages."""

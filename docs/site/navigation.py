@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 PARTS: Final = {
     "Use it": ["service-authors", "testing-triggers", "indexes", "warehouse", "lake"],
     "Kafka": ["kafka-consumers", "recipes", "exports"],
-    "Operate": ["operators", "operate/*", "clusters", "figures"],
+    "Operate": ["operators", "operate/*", "operate/alerts/*", "clusters", "figures"],
     "Deploy": ["deploy/*"],
     "Reference": ["reference/*"],
     "Inside": ["invariants", "inside/*"],

@@ -27,13 +27,9 @@ from cellfeed.store.cells.cell import NewCell
 from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all, answer_rest
 from cellfeed.store.commit.write_queue import WriteQueue
+from cellfeed.store.commit.writer_tally import WriterTally
 from cellfeed.store.engines.contract.engine import Engine
-from cellfeed.store.errors import (
-    CellfeedError,
-    InvalidRequest,
-    OutcomeUnknown,
-    StorageUnavailable,
-)
+from cellfeed.store.errors import CellfeedError, InvalidRequest, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.limits import BATCH_CELLS_MAX, GROUP_CELLS_MAX
 from cellfeed.store.progress import Watch
 from cellfeed.store.repeated_warnings import RepeatedWarning
@@ -89,6 +85,7 @@ class GroupCommitWriter:
         """Whether the engine has been asked to write it."""
         self._ended_because: str | None = None
         self._hook_failed = RepeatedWarning(_log)
+        self.tally = WriterTally()
         name = f"writer-{group or engine.datastore}"
         self._watch = Watch(name, "writer", is_idle=True)
         self._thread = SupervisedThread(name, self._run, died=self._end)
@@ -119,6 +116,8 @@ class GroupCommitWriter:
                 raise StorageUnavailable(f"nothing written: {self._ended_because}")
             if self._closed:
                 raise StorageUnavailable(f"datastore {self._engine.datastore} is closed")
+            if not self._waiting:
+                self.tally.arrived()
             self._waiting.add(call)
             self._watch.waits()
             if len(self._waiting) >= self._wanted:
@@ -189,6 +188,7 @@ class GroupCommitWriter:
     def _take_group(self) -> None:
         self._begun = False
         self._waiting.take_group(self._taken)
+        self.tally.taken()
 
     def _take_back(self, call: PutAnswer) -> bool:
         with self._changed:
@@ -213,6 +213,7 @@ class GroupCommitWriter:
             return
         self._call_hook(self._on_commit)
         ended_s = time.perf_counter()
+        self.tally.committed(len(cells), ended_s - started_s)
         self._gather_until_s = ended_s + _GATHER_SHARE * (ended_s - started_s)
         self._expected = len(self._waiting) + len(group)
         answer_all(group, results)

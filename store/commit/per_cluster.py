@@ -17,6 +17,7 @@ from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.sharding import shards_of
 from cellfeed.store.commit.group_commit import GroupCommitWriter, OnResults
 from cellfeed.store.commit.put_answers import PutAnswer, Then, answer_all
+from cellfeed.store.commit.writer_tally import WriterTally
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.errors import CellfeedError, OutcomeUnknown, StorageUnavailable
 
@@ -76,6 +77,11 @@ class Writers:
             writers = list(self._writers.values())
         for writer in writers:
             writer.close()
+
+    def tallies(self) -> dict[str, WriterTally]:
+        """The figures of each writer, by its commit group."""
+        with self._lock:
+            return {group: writer.tally for group, writer in self._writers.items()}
 
     def _writer(self, group: str) -> GroupCommitWriter:
         with self._lock:

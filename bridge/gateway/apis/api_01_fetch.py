@@ -78,6 +78,7 @@ async def handle(
     finally:
         if not is_kept:
             partitions.close()
+    context.tallies.failed(KEY, (each.error for each in answers.values()))
     return response_of(head, request, answers, runs, session_id)
 
 

@@ -26,6 +26,11 @@ APIS: Final[dict[int, Api]] = {}
 """By key."""
 
 
+def api_names() -> dict[int, str]:
+    """By key, as metrics name them: ``fetch``, ``offset_commit``."""
+    return {key: each.handle.__module__.rpartition("api_")[2][3:] for key, each in APIS.items()}
+
+
 def api(key: int, versions: tuple[int, int]) -> Callable[[Handler], Handler]:
     """Registers the decorated handler for these versions of an API. Raises ValueError for a key
     that another handler has."""

@@ -1,5 +1,5 @@
 """How far the triggers are, as Prometheus gauges that are looked up when somebody asks.
-``docs/operate/watch.md`` lists them.
+``docs/operate/metrics.md`` lists them.
 
 The look is done on a thread of its own, and one answers for a few seconds: a scrape costs the store
 little however often it comes. While the coordination is away, every look takes until its time-out.
@@ -23,6 +23,7 @@ from cellfeed.bridge.coordination.contract import Coordinator
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError
+from cellfeed.store.http.server.metric_families import OTHERS, SERIES_MAX
 
 LOOK_EVERY_S: Final = 5.0
 """How long one look answers."""
@@ -40,28 +41,37 @@ that have stood for longest come first."""
 
 _log = logging.getLogger("cellfeed.triggers")
 
-_OF_A_GROUP: Final[Sequence[tuple[str, str, Callable[[GroupLag], float]]]] = (
+_OF_A_GROUP: Final[
+    Sequence[tuple[str, str, Callable[[GroupLag], float], Callable[[Iterable[float]], float]]]
+] = (
     (
         "cells_behind",
         "Cells of the log, of any column, that the trigger has not passed.",
         lambda each: each.cells,
+        sum,
     ),
-    ("seconds_behind", "Age of the oldest of them; 0 without one.", lambda each: each.seconds),
-    ("parked_cells", "Cells that it could not run.", lambda each: each.parked),
-    ("workers", "Live workers.", lambda each: len(each.workers)),
-    ("shards_without_worker", "Shards that no live worker has.", lambda each: each.without_worker),
+    ("seconds_behind", "Age of the oldest of them; 0 without one.", lambda each: each.seconds, max),
+    ("parked_cells", "Cells that it could not run.", lambda each: each.parked, sum),
+    ("workers", "Live workers.", lambda each: len(each.workers), sum),
+    (
+        "shards_without_worker",
+        "Shards that no live worker has.",
+        lambda each: each.without_worker,
+        sum,
+    ),
     (
         "stands_still",
         "1 while nothing of it runs: paused, stopped, or its offsets were lost; or while a worker"
         " pauses because many cells fail alike.",
         lambda each: bool(each.waits_because),
+        max,
     ),
 )
 
 
 class TriggerMetrics(Collector):
-    """Label values are the groups of triggers that have run, so nobody outside can make new series.
-    Any number of threads may collect."""
+    """Label values are groups of triggers, indexes and exports that have run: the ``SERIES_MAX``
+    that are most behind, and one for all others. Any number of threads may collect."""
 
     def __init__(
         self,
@@ -121,9 +131,14 @@ class TriggerMetrics(Collector):
         )
         known.add_metric([], lags is not None)
         gauges = [known]
-        for name, says, of_group in _OF_A_GROUP:
+        # The same groups in each metric: those that are most behind.
+        ordered = sorted(lags or (), key=lambda each: (-each.seconds, -each.cells))
+        named, others = ordered[:SERIES_MAX], ordered[SERIES_MAX:]
+        for name, says, of_group, joined in _OF_A_GROUP:
             gauge = GaugeMetricFamily(f"cellfeed_trigger_{name}", says, labels=["group"])
-            for lag in lags or ():
+            for lag in named:
                 gauge.add_metric([lag.group], of_group(lag))
+            if others:
+                gauge.add_metric([OTHERS], joined(map(of_group, others)))
             gauges.append(gauge)
         return gauges

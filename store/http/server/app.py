@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from litestar import Litestar
 from litestar.datastructures import State
@@ -19,7 +19,6 @@ from cellfeed.store.errors import (
     CellfeedError,
     OtherHistory,
     Overloaded,
-    Unauthenticated,
 )
 from cellfeed.store.http.messages import HISTORY, REQUEST_NUMBER, REQUEST_NUMBER_BYTES_MAX
 from cellfeed.store.http.server.asgi import (
@@ -33,8 +32,9 @@ from cellfeed.store.http.server.asgi import (
 )
 from cellfeed.store.http.server.audited import answered
 from cellfeed.store.http.server.bodies import BODIES
-from cellfeed.store.http.server.callers import CALLER, CHALLENGE, Callers
+from cellfeed.store.http.server.callers import CALLER, Callers
 from cellfeed.store.http.server.direct import DirectRequests, Handler
+from cellfeed.store.http.server.exchange import Exchange, route_name
 from cellfeed.store.http.server.follow import FollowRoute
 from cellfeed.store.http.server.framework_errors import answer_error, as_error
 from cellfeed.store.http.server.handlers import NegotiatedResponse
@@ -50,6 +50,7 @@ from cellfeed.store.http.server.reads import READ_GUARDS, READ_ROUTES
 from cellfeed.store.http.server.responses import as_put_error, send_content, send_error
 from cellfeed.store.http.server.wait import WAIT_THREADS, wait
 from cellfeed.store.http.server.wakeups import WakeupRoute
+from cellfeed.store.http.server.writer_metrics import WriterMetrics
 from cellfeed.store.security.audit import AuditLog
 from cellfeed.store.security.authority import Authority
 from cellfeed.store.security.peer_limits import Quota
@@ -88,7 +89,8 @@ class WorkerApp:
         )
         self.closing = asyncio.Event()
         self.wakeups = WakeupRoute(datastore, self.closing, self.callers)
-        collectors = [*collectors, self.wakeups.metrics]
+        writers = WriterMetrics(datastore.writer_tallies)
+        collectors = [*collectors, self.wakeups.metrics, writers]
         self.metrics = WorkerMetrics(datastore.engine, collectors)
         reads_files = isinstance(datastore.engine, SqliteEngine)
         self._reads = ReadPool(
@@ -159,26 +161,15 @@ class WorkerApp:
         if scope["path"] == LIVE_PATH and self.callers.required:
             await send_content(send, 200, b"live", "text/plain")
             return
-        status = 0
         route, handler = (self._bare(scope["path"]) if scope["method"] == "POST" else None) or (
             "read",
             cast("App", self._litestar),
         )
-
         number = header(scope, _REQUEST_NUMBER)
-
-        async def counted_send(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if self._history:
-                    message["headers"] = [*message["headers"], (_HISTORY, self._history)]
-                if 0 < len(number) <= REQUEST_NUMBER_BYTES_MAX:
-                    message["headers"] = [*message["headers"], (_REQUEST_NUMBER, number)]
-                if status == Unauthenticated.http_status:
-                    message["headers"] = [*message["headers"], (b"www-authenticate", CHALLENGE)]
-            await send(message)
-
+        headers = [(_HISTORY, self._history)] if self._history else []
+        if 0 < len(number) <= REQUEST_NUMBER_BYTES_MAX:
+            headers.append((_REQUEST_NUMBER, number))
+        exchange = Exchange(receive, send, headers)
         self.metrics.in_flight += 1
         try:
             if self.metrics.in_flight - len(BODIES) > REQUESTS_MAX:
@@ -189,7 +180,7 @@ class WorkerApp:
             if not self.callers.required:
                 refuse_foreign_host(scope)
             scope[CALLER] = await self.callers.of(scope)
-            ways = admitted(self._quotas, scope, route, receive, counted_send)
+            ways = admitted(self._quotas, scope, route, exchange.receive, exchange.send)
             if route == "read":
                 refuse_misdirected(scope["path"], scope["method"], self._name)
             known = header(scope, _HISTORY)
@@ -202,14 +193,15 @@ class WorkerApp:
                 )
             await handler(scope, *ways)
         except PeerGone:
-            status = 499  # the number that nginx made usual for this; nobody is left to be sent one
+            # The number that nginx made usual for this; nobody is left to be sent one.
+            exchange.status = 499
         except Exception as problem:
             if not isinstance(problem, CellfeedError):
                 _log.exception("a %s request failed", route)
-            if status:
+            if exchange.status:
                 raise  # an answer has begun: only cutting the connection says that it is not whole
             await send_error(
-                counted_send,
+                exchange.send,
                 scope,
                 (
                     as_put_error(problem)
@@ -219,8 +211,14 @@ class WorkerApp:
             )
         finally:
             self.metrics.in_flight -= 1
-            self.metrics.answered(route, status)
-            answered(self._audit, scope, route, status)
+            self.metrics.answered(
+                route_name(route, scope),
+                exchange.status,
+                exchange.seconds,
+                exchange.received,
+                exchange.sent,
+            )
+            answered(self._audit, scope, route, exchange.status)
 
     def _bare(self, path: str) -> tuple[str, App] | None:
         """The route of a POST that is answered without Litestar, and its name in the metrics."""

@@ -19,6 +19,7 @@ put may be written twice, which changes nothing, for puts are idempotent.
 from __future__ import annotations
 
 import http
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -99,13 +100,16 @@ class DirectRequests:
         principal = request.caller.principal
         if self._quotas.debt_s(principal) > 0:
             return False
+        began_s = time.perf_counter()
 
         def respond(answer: bytes | CellfeedError) -> None:
             status, content = 200, answer
             if isinstance(content, CellfeedError):
                 status, content = content.http_status, encoded(content, msgpack=False)
             self._metrics.in_flight -= 1
-            self._metrics.answered(route, status)
+            self._metrics.answered(
+                route, status, time.perf_counter() - began_s, len(request.content), len(content)
+            )
             self._audited(route, status, request)
             if route not in PUTS:
                 self._quotas.spend(principal, read_bytes=len(content))

@@ -3,29 +3,21 @@ registry per worker, so that several can live in one process."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from cellfeed.store.cells.put_result import Outcome, PutResult
 from cellfeed.store.clusters.serving.engine import ClusteredEngine
 from cellfeed.store.engines.contract.engine import Engine
 from cellfeed.store.http.server.cluster_metrics import ClusterMetrics
+from cellfeed.store.http.server.metric_families import histogram
+from cellfeed.store.tallies import Tally
 
 METRICS_MEDIA_TYPE: Final = "text/plain; version=0.0.4"
-
-_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class WorkerMetrics(Collector):
@@ -39,6 +31,7 @@ class WorkerMetrics(Collector):
 
     def __init__(self, engine: Engine, collectors: Sequence[Collector] = ()) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         for collector in collectors:
             self._registry.register(collector)
         if isinstance(engine, ClusteredEngine):
@@ -46,19 +39,27 @@ class WorkerMetrics(Collector):
         self.in_flight = 0
         """Requests being answered."""
         self._requests: dict[tuple[str, int], int] = {}
+        self._seconds: dict[tuple[str, ...], Tally] = {}
+        self._received: dict[str, int] = {}
+        self._sent: dict[str, int] = {}
         self._cells = dict.fromkeys(Outcome, 0)
-        self._puts_by_seconds = [0] * (len(_SECONDS) + 1)
-        self._put_seconds = 0.0
+        self._puts = Tally()
         self._registry.register(self)
 
-    def answered(self, route: str, status: int) -> None:
-        """Counts one answered request."""
+    def answered(
+        self, route: str, status: int, seconds: float, received: int = 0, sent: int = 0
+    ) -> None:
+        """Counts one answered request. ``received``, ``sent``: bytes of the two bodies."""
         self._requests[route, status] = self._requests.get((route, status), 0) + 1
+        if (tally := self._seconds.get((route,))) is None:
+            tally = self._seconds[(route,)] = Tally()
+        tally.add(seconds)
+        self._received[route] = self._received.get(route, 0) + received
+        self._sent[route] = self._sent.get(route, 0) + sent
 
     def put(self, results: Iterable[PutResult], seconds: float) -> None:
         """Counts the cells of one put."""
-        self._puts_by_seconds[bisect_left(_SECONDS, seconds)] += 1
-        self._put_seconds += seconds
+        self._puts.add(seconds)
         for result in results:
             self._cells[result.outcome] += 1
 
@@ -72,13 +73,18 @@ class WorkerMetrics(Collector):
         for (route, status), count in list(self._requests.items()):
             requests.add_metric([route, str(status)], count)
         yield requests
-        counts = list(accumulate(self._puts_by_seconds))
-        limits = [*map(floatToGoString, _SECONDS), "+Inf"]
-        yield HistogramMetricFamily(
-            "cellfeed_http_put_seconds",
-            "From a put's arrival to its answer.",
-            buckets=list(zip(limits, counts, strict=True)),
-            sum_value=self._put_seconds,
+        yield histogram(
+            "cellfeed_http_request_seconds",
+            "From a request's head to the end of its answer.",
+            self._seconds,
+            ["route"],
+        )
+        yield _bytes_by_route(
+            "cellfeed_http_received_bytes", "Bytes of requests' bodies.", self._received
+        )
+        yield _bytes_by_route("cellfeed_http_sent_bytes", "Bytes of answers' bodies.", self._sent)
+        yield histogram(
+            "cellfeed_http_put_seconds", "From a put's arrival to its answer.", {(): self._puts}
         )
         cells = CounterMetricFamily(
             "cellfeed_http_cells_put", "Cells of puts, by outcome.", labels=["outcome"]
@@ -94,3 +100,10 @@ class WorkerMetrics(Collector):
         """The Prometheus text form. Looks at the storage nodes, so it blocks: as long as a read may
         take."""
         return generate_latest(self._registry)
+
+
+def _bytes_by_route(name: str, says: str, found: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, says, labels=["route"])
+    for route, count in list(found.items()):
+        family.add_metric([route], count)
+    return family

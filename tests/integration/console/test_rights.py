@@ -12,7 +12,8 @@ import pytest
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.console.sight import seen
-from cellfeed.status.stuck import Stuck
+from cellfeed.status.causes import Cause
+from cellfeed.status.stuck_part import Stuck
 from cellfeed.store.security.callers import Caller
 from cellfeed.store.security.rights import Acl
 from cellfeed.store.security.tokens import list_tokens
@@ -98,9 +99,9 @@ def test_a_group_is_changed_by_those_alone_who_may_operate_it(console: RunningCo
 
 def test_parts_that_stand_still_are_shown_by_rights(console: RunningConsole) -> None:
     parts = [
-        Stuck("trigger", "billing", "x", "y"),
-        Stuck("export", "copy", "x", "y"),
-        Stuck("storage", "datastore", "x", "y"),
+        Stuck("trigger", "billing", Cause.PAUSED, "x", "y"),
+        Stuck("export", "copy", Cause.PAUSED, "x", "y"),
+        Stuck("storage", "datastore", Cause.STORAGE_AWAY, "x", "y"),
     ]
     table, name = console.datastore.state, console.datastore.name
     allow(table, Acl("one", "group", "export/copy", "read"))

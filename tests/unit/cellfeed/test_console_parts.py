@@ -22,13 +22,14 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.console.filters import ago, moment, number, shortened
 from cellfeed.console.life import row_life
-from cellfeed.console.metrics import KNOWN_S, SERIES_MAX, StuckMetrics
+from cellfeed.console.metrics import KNOWN_S, STUCK_MAX, StatusMetrics
 from cellfeed.console.plot import HEIGHT, WIDTH, plot
 from cellfeed.status.instance_groups import GroupLag, summary
 from cellfeed.status.instance_status import InstanceStatus
 from cellfeed.status.looks import LOOKS_KEPT, Looks
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.erasures import UnendedErasure
+from cellfeed.store.http.server.metric_families import SERIES_MAX
 
 KEY = UUID(int=7)
 
@@ -96,12 +97,12 @@ def test_each_part_that_stands_still_is_a_gauge_with_its_longest_time() -> None:
     erased = UnendedErasure(str(KEY), int((time.time() - 50) * 1e6), 1, "no minion")
     found = InstanceStatus([], [], storage_away="no master", erasures=[erased])
     registry = CollectorRegistry()
-    registry.register(StuckMetrics(Looks(lambda: found)))
+    registry.register(StatusMetrics(Looks(lambda: found)))
     assert registry.get_sample_value("cellfeed_stuck_known") == 1
     assert registry.get_sample_value("cellfeed_stuck_parts") == 2
-    of_storage = {"kind": "storage", "name": "datastore"}
+    of_storage = {"kind": "storage", "name": "datastore", "cause": "storage-away"}
     assert registry.get_sample_value("cellfeed_stuck_seconds", of_storage) == 0
-    of_erasure = {"kind": "erasure", "name": str(KEY)}
+    of_erasure = {"kind": "erasure", "name": str(KEY), "cause": "erasure-open"}
     assert 50 <= (registry.get_sample_value("cellfeed_stuck_seconds", of_erasure) or 0) < 100
 
 
@@ -111,18 +112,34 @@ def test_metrics_name_the_longest_parts_alone_and_nothing_from_an_old_look(
     now_us = int(time.time() * 1e6)
     erasures = [
         UnendedErasure(str(UUID(int=number)), now_us - number * 10**6, 1)
-        for number in range(SERIES_MAX + 5)
+        for number in range(STUCK_MAX + 5)
     ]
     looks = Looks(lambda: InstanceStatus([], [], erasures=erasures), every_s=10**6)
     registry = CollectorRegistry()
-    registry.register(StuckMetrics(looks))
+    registry.register(StatusMetrics(looks))
     [named] = [each for each in registry.collect() if each.name == "cellfeed_stuck_seconds"]
-    assert len(named.samples) == SERIES_MAX
+    assert len(named.samples) == STUCK_MAX
     assert str(UUID(int=0)) not in {each.labels["name"] for each in named.samples}
     later_s = time.time() + KNOWN_S + 1
     monkeypatch.setattr(time, "time", lambda: later_s)
     assert registry.get_sample_value("cellfeed_stuck_known") == 0
     assert registry.get_sample_value("cellfeed_stuck_parts") is None
+
+
+def test_consumer_groups_have_a_bounded_number_of_series() -> None:
+    now_us = int(time.time() * 1e6)
+    groups = [
+        GroupLag(f"g{number}", "trips", number, 0, None, committed_at_us=now_us - 5 * 10**6)
+        for number in range(10_000)
+    ]
+    registry = CollectorRegistry()
+    registry.register(StatusMetrics(Looks(lambda: InstanceStatus([], [], groups=groups))))
+    by_name = {each.name: each.samples for each in registry.collect()}
+    records = by_name["cellfeed_group_behind_records"]
+    assert len(records) == SERIES_MAX + 1
+    assert sum(each.value for each in records) == sum(range(10_000))
+    assert len(by_name["cellfeed_group_behind_seconds"]) == SERIES_MAX + 1
+    assert all(5 <= each.value < 60 for each in by_name["cellfeed_group_behind_seconds"])
 
 
 # --- plots and values -----------------------------------------------------------------------------

@@ -16,16 +16,19 @@ import pytest
 
 from cellfeed.bridge.export.declaration import Export
 from cellfeed.config.gateway import GatewayListenerConfig, GatewayProcessConfig
+from cellfeed.config.http import RegistryConfig, TlsConfig
 from cellfeed.config.model import (
     BackupsConfig,
     ClusterConfig,
     Config,
     DatastoreConfig,
     NodeConfig,
+    NodeTls,
     WarehouseConfig,
+    WorkerConfig,
 )
 from cellfeed.doctor import examination
-from cellfeed.doctor.certificates import certificates, ends, first_end_s
+from cellfeed.doctor.certificates import ends, examine_certificates, fits
 from cellfeed.doctor.disks import (
     Mount,
     examine_disks,
@@ -42,6 +45,7 @@ from cellfeed.doctor.machine import FILES_MIN, clock, clock_is_kept, examine_mac
 from cellfeed.doctor.progress import connection, examine_progress, readiness
 from cellfeed.doctor.servers import ensemble
 from cellfeed.run_dir import RunDir
+from cellfeed.status.certificates import end_s
 from cellfeed.status.instance_status import InstanceStatus
 from cellfeed.store.errors import DataDamaged
 from tests.support.certificates import Certificates, make_certificates
@@ -241,23 +245,51 @@ def test_a_certificate_that_ends_soon_is_advised_about_and_an_ended_one_is_a_pro
     assert ends("c", 14 * 86_400).level is Level.WELL
     assert ends("c", 14 * 86_400 - 1).level is Level.ADVICE
     assert ends("c", 0).level is Level.PROBLEM
-    assert levels(certificates("gateway", listener(files))) == ["advice", "advice"]
-    assert first_end_s(Path(files.certificate)) is not None
 
 
-def test_a_chain_ends_with_its_first_certificate(files: Certificates, tmp_path: Path) -> None:
+def test_every_certificate_of_the_configuration_is_looked_at(
+    files: Certificates, tmp_path: Path
+) -> None:
+    tls = TlsConfig(files.certificate, files.key)
+    node = NodeConfig("a", "mysql://h", tls=NodeTls(ca=files.ca, certificate=str(tmp_path / "no")))
+    config = Config(
+        datastore=DatastoreConfig(clusters=[ClusterConfig("eu", [node])]),
+        gateways=[
+            GatewayProcessConfig(listeners=[listener(files)], registry=RegistryConfig(tls=tls))
+        ],
+        workers=[WorkerConfig(tls=tls)],
+    )
+    found = list(examine_certificates(instance(tmp_path, config)))
+    assert [(each.subject.partition(": ")[0], str(each.level)) for each in found] == [
+        ("gateway, listener out", "advice"),
+        ("gateway, listener out", "advice"),
+        ("gateway, registry", "advice"),
+        ("worker", "advice"),
+        ("eu node a", "problem"),
+        ("eu node a", "advice"),
+    ]
+
+
+def test_a_chain_ends_with_its_first_certificate_and_authorities_with_the_last(
+    files: Certificates, tmp_path: Path
+) -> None:
     later = make_certificates(tmp_path / "later", days=90)
     chain = tmp_path / "chain.pem"
     chain.write_text(Path(later.certificate).read_text() + Path(files.ca).read_text())
-    assert first_end_s(chain) == first_end_s(Path(files.ca))
-    assert (first_end_s(Path(later.certificate)) or 0) > (first_end_s(chain) or 0)
+    first = end_s(Path(files.ca), is_chain=True)
+    assert end_s(chain, is_chain=True) == first
+    last = end_s(chain, is_chain=False)
+    assert first is not None
+    assert last is not None
+    assert last > first
+    assert end_s(Path(later.key), is_chain=True) is None
 
 
 def test_files_that_make_no_listener_are_a_problem(files: Certificates) -> None:
     wrong = GatewayListenerConfig(
         "out", security="tls", certificate=files.certificate, key=files.client_key
     )
-    [found] = certificates("gateway", wrong)
+    [found] = fits("gateway", wrong)
     assert found.level is Level.PROBLEM
 
 

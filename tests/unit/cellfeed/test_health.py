@@ -14,6 +14,7 @@ import pytest
 from cellfeed import health_listener
 from cellfeed.health_listener import HealthListener, listen
 from cellfeed.process_health import ProcessHealth
+from cellfeed.process_metrics import METRICS_TYPE
 from cellfeed.sd_notify import notify, status_line, watchdog_s
 from cellfeed.store import progress
 from cellfeed.store.errors import StorageUnavailable
@@ -258,3 +259,30 @@ def test_the_watchdog_of_another_process_is_not_called(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert watchdog_s() == every_s
+
+
+def test_every_process_has_metrics_of_itself_beside_its_probes(
+    health: ProcessHealth, listener: HealthListener
+) -> None:
+    def figures() -> dict[str, float]:
+        connection = http.client.HTTPConnection("127.0.0.1", listener.port, timeout=20)
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("Content-Type")) == (200, METRICS_TYPE)
+        lines = answer.read().decode().splitlines()
+        connection.close()
+        return {
+            name: float(value)
+            for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")
+        }
+
+    assert figures()['cellfeed_process_unready_reasons{code="starting"}'] == 1
+    health.serves()
+    found = figures()
+    assert found["cellfeed_process_ready"] == 1
+    assert found["process_resident_memory_bytes"] > 1e6
+    assert not any("unready_reasons{" in name for name in found)
+    health.stopped_work(["a secret path", "another"])
+    found = figures()
+    assert found["cellfeed_process_ready"] == 0
+    assert found['cellfeed_process_unready_reasons{code="work-stopped"}'] == 2

@@ -30,7 +30,7 @@ from cellfeed.config.model import (
 from cellfeed.instance.config_file import write_config
 from cellfeed.process_reports import ProcessEntry
 from cellfeed.run_dir import RunDir
-from cellfeed.status import instance_status
+from cellfeed.status import care, instance_status
 from cellfeed.status.instance_groups import GatewayAmongOthers
 from cellfeed.status.instance_status import InstanceStatus, read_status
 from cellfeed.store.datastore import Datastore
@@ -234,7 +234,7 @@ def test_faults_of_backups_and_archives_are_printed_line_by_line(
             "us": {"age_s": None, "gap": None, "error": "no server answers"},
         },
     }
-    monkeypatch.setattr(instance_status, "_backups", lambda *_: [point])
+    monkeypatch.setattr(instance_status, "backups_status", lambda *_: [point])
     said, code = printed(directory, monkeypatch)
     assert code == 0
     lines = [line.strip() for line in said.splitlines() if line.startswith("nightly: ")]
@@ -277,7 +277,7 @@ def test_a_running_check_shows_its_duration(
     begun_us = store.state.now_us() - 5_000_000
     under_way = SimpleNamespace(place="the log", shard=2, cells=7, begun_at_us=begun_us)
     passes = SimpleNamespace(found=None, under_way=under_way, last=None, age_s=lambda _: None)
-    monkeypatch.setattr(instance_status, "passes_of", lambda _: passes)
+    monkeypatch.setattr(care, "passes_of", lambda _: passes)
     check = read_status(directory, CONFIG).check
     assert check is not None
     assert check["under_way"] | {"age_s": 0} == {

@@ -8,9 +8,13 @@ import pytest
 
 from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import ShardLag
+from cellfeed.status.causes import Cause
+from cellfeed.status.certificates import CertificateEnd
+from cellfeed.status.disks import Room
 from cellfeed.status.instance_groups import GroupLag
 from cellfeed.status.instance_status import InstanceStatus
-from cellfeed.status.stuck import Stuck, stuck
+from cellfeed.status.stuck import stuck
+from cellfeed.status.stuck_part import Stuck
 
 NOW_US = 1_800_000_000_000_000
 WORKER: dict[str, Any] = {"name": "worker", "up": True, "troubles": [], "log": "logs/worker.log"}
@@ -37,8 +41,8 @@ def of(**found: Any) -> list[Stuck]:
 
 def test_an_instance_whose_parts_advance_has_nothing_that_stands_still() -> None:
     idle = group(shard(0, 0), shard(1, 0))
-    behind = group(shard(0, 9, waits_s=9.9), shard(1, 9, progress_us=at(9.9)))
-    readers = GroupLag("readers", "trips", 5, 0, None, committed_at_us=at(9.9))
+    behind = group(shard(0, 9, waits_s=7.4), shard(1, 9, progress_us=at(7.4)))
+    readers = GroupLag("readers", "trips", 5, 0, None, committed_at_us=at(7.4))
     backup = {"name": "b", "age_s": 180.0, "every_s": 60.0, "error": None, "damaged": {}}
     check = {"damaged": 0, "unread": 0, "age_s": 180.0, "every_s": 60.0}
     assert of(triggers=[idle, behind], groups=[readers], backups=[backup], check=check) == []
@@ -52,7 +56,7 @@ def test_an_instance_whose_parts_advance_has_nothing_that_stands_still() -> None
         ("index.by.v2.v7", "index", "by.v2", "cellfeed index status by.v2"),
     ],
 )
-def test_shards_that_did_not_advance_for_ten_seconds_are_named_by_their_reason(
+def test_shards_that_did_not_advance_for_long_are_named_by_their_reason(
     name: str, kind: str, shown: str, remedy: str
 ) -> None:
     lag = group(
@@ -160,3 +164,79 @@ def test_a_check_with_findings_or_without_an_end_is_named(check: dict[str, Any])
     assert of(check=well) == []
     [found] = of(check={**well, **check})
     assert found.kind == "check"
+
+
+# --- causes ---------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_and_an_ended_certificate_are_named() -> None:
+    gib = 1 << 30
+    disks = [
+        Room("store", "/srv", free=gib // 2, total=100 * gib),
+        Room("run directory", "/run", free=2 * gib, total=1_000 * gib),
+        Room("blocks", "/small", free=3 << 20, total=200 << 20),
+    ]
+    ends = [
+        CertificateEnd("gateway", "/c.pem", at(5)),
+        CertificateEnd("worker", "/w.pem", at(-5)),
+        CertificateEnd("node", "/n.pem", 0, "no such file"),
+    ]
+    disk, ended, unreadable = of(disks=disks, certificates=ends)
+    assert (disk.kind, disk.name, disk.cause) == ("disk", "store", Cause.DISK_FULL)
+    assert "0.5 of 100.0 GiB" in disk.reason
+    assert (ended.cause, ended.since_us) == (Cause.CERTIFICATE_EXPIRED, at(5))
+    assert (unreadable.name, "no such file" in unreadable.reason) == ("node", True)
+
+
+@pytest.mark.parametrize(
+    ("node", "cause"),
+    [
+        ({"name": "a", "up": False}, Cause.MASTER_AWAY),
+        ({"name": "b", "up": False}, Cause.NODE_AWAY),
+        ({"name": "b", "role": "apart"}, Cause.NODE_FENCED),
+    ],
+)
+def test_a_node_is_named_by_its_role(node: dict[str, Any], cause: Cause) -> None:
+    whole = {"up": True, "error": None, "role": "minion", **node}
+    [found] = of(clusters=[{"name": "eu", "master": "a", "error": None, "nodes": [whole]}])
+    assert (found.cause, found.name) == (cause, f"eu node {node['name']}")
+    # Nobody is fenced by a master that nobody knows.
+    unknown = {"name": "eu", "master": "", "error": None, "nodes": [{**whole, "up": True}]}
+    assert of(clusters=[unknown]) == []
+
+
+def test_a_shard_that_waits_for_a_cluster_is_named_sooner_and_by_that_cause() -> None:
+    kafka = "waiting: the Kafka cluster has not yet acknowledged the records"
+    export = group(shard(0, 3, waits_s=5, because=kafka), name="export/eu")
+    [found] = of(exports=[export])
+    assert found.cause is Cause.KAFKA_AWAY
+    assert of(exports=[group(shard(0, 3, waits_s=3.9, because=kafka), name="export/eu")]) == []
+
+
+def test_a_build_stands_when_no_shard_of_it_advances_or_nobody_has_begun() -> None:
+    name = "index.by.v2"
+    waiting = group(shard(0, 3, progress_us=at(9)), shard(1, 3, progress_us=at(90)), name=name)
+    [found] = of(triggers=[waiting], builds={name: at(100)})
+    assert (found.cause, found.shards) == (Cause.INDEX_BUILD_STANDS, (0, 1))
+    turns = group(shard(0, 3, progress_us=at(1)), shard(1, 3, progress_us=at(90)), name=name)
+    assert of(triggers=[turns], builds={name: at(100)}) == []
+    [named] = of(triggers=[turns])
+    assert named.cause is Cause.SHARDS_STAND
+    [nobody] = of(builds={name: at(8)})
+    assert (nobody.kind, nobody.name, nobody.cause) == ("index", "by", Cause.INDEX_BUILD_STANDS)
+    assert of(builds={name: at(7)}) == []
+
+
+@pytest.mark.parametrize(
+    ("because", "cause"),
+    [
+        ("paused by anna", Cause.PAUSED),
+        ("reset is under way by anna", Cause.PAUSED),
+        ("stands still: its offsets were lost", Cause.OFFSETS_LOST),
+        ("stopped: 100 cells are parked", Cause.FUNCTIONS_FAIL),
+        ("w pauses: cells of 5 rows failed alike", Cause.FUNCTIONS_FAIL),
+    ],
+)
+def test_a_group_that_waits_has_the_cause_of_its_reason(because: str, cause: Cause) -> None:
+    [found] = of(triggers=[group(shard(0, 0), waits=because)])
+    assert found.cause is cause

@@ -1,47 +1,58 @@
-"""Every metric that the product exports is in an operator's page, and no page invents one."""
+"""Every metric that the product exports is in an operator's page with its type, no page invents
+one, and all names follow one rule."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
-from pathlib import Path
+import pytest
 
-ROOT = Path(__file__).parents[3]
-FOLDERS = ("store", "bridge", "consumers", "cellfeed")
-PAGES = [ROOT / "docs" / "operate" / "watch.md", ROOT / "docs" / "clusters.md"]
-_MAKERS = re.compile(r"(Gauge|Counter|Histogram|Summary)(MetricFamily)?")
+from tests.support.metric_names import PAGES, exported, listed, why_not
 
-
-def _names() -> Iterator[str]:
-    """Names of metrics, as regular expressions: a part that is not literal is any word."""
-    for folder in FOLDERS:
-        for path in (ROOT / folder).rglob("*.py"):
-            text = path.read_text()
-            for node in ast.walk(ast.parse(text)) if '"cellfeed_' in text else ():
-                if not isinstance(node, ast.Call) or not node.args:
-                    continue
-                maker = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                name = node.args[0]
-                if not _MAKERS.fullmatch(maker):
-                    continue
-                if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                    yield re.escape(name.value)
-                elif isinstance(name, ast.JoinedStr):
-                    yield "".join(
-                        re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"\w+"
-                        for part in name.values
-                    )
+EXPORTED = exported()
 
 
 def test_every_metric_is_in_a_page_and_every_one_in_a_page_is_exported() -> None:
-    names = {name for name in _names() if name.startswith("cellfeed_")}
-    assert len(names) > 12
-    listed = {
-        name
+    assert len(EXPORTED) > 40
+    named = listed()
+    assert [each for each in EXPORTED if not any(map(each.is_called, named))] == []
+    assert [name for name in named if not any(each.is_called(name) for each in EXPORTED)] == []
+
+
+def test_each_page_says_the_type_of_a_metric_that_is_no_gauge() -> None:
+    rows = [
+        (line, name)
         for page in PAGES
-        for name in re.findall(r"^\| `(cellfeed_\w+)` \|", page.read_text(), re.MULTILINE)
-    }
-    patterns = [re.compile(f"{name}(_total)?") for name in names]
-    assert [each for each in patterns if not any(map(each.fullmatch, listed))] == []
-    assert [each for each in listed if not any(name.fullmatch(each) for name in patterns)] == []
+        for line in page.read_text().splitlines()
+        for name in listed(line)
+    ]
+    wrong = [
+        name
+        for line, name in rows
+        for each in EXPORTED
+        if each.is_called(name) and (each.kind == "histogram") != ("| histogram: " in line)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("metric", EXPORTED, ids=lambda each: each.name)
+def test_a_metrics_name_follows_the_rule(metric: object) -> None:
+    assert why_not(metric) == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cellfeed_http_put_ms", "histogram"),
+        ("cellfeed_http_wait_milliseconds", "gauge"),
+        ("cellfeed_disk_free_kb", "gauge"),
+        ("cellfeed_http_requests_total", "counter"),
+        ("cellfeed_http_requests_total", "gauge"),
+        ("cellfeed_http_put_duration", "histogram"),
+        ("cellfeed_Http_requests", "counter"),
+        ("cellfeed_uptime", "gauge"),
+        ("http_requests", "counter"),
+    ],
+)
+def test_a_name_against_the_rule_is_found(name: str, kind: str) -> None:
+    from tests.support.metric_names import Exported
+
+    assert why_not(Exported(name, kind)) != ""

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from cellfeed.bridge.gateway.apis import api_01_fetch, fetch_reads
 from cellfeed.bridge.gateway.context import GatewayContext, Peer
 from cellfeed.bridge.gateway.fetch.kept_fetches import KeptFetches
+from cellfeed.bridge.gateway.request_tallies import RequestTallies
 from cellfeed.bridge.gateway.unsent import Unsent
 from cellfeed.bridge.gateway.wire.fetch_request import fetch_of
 from cellfeed.bridge.gateway.wire.protocol import RequestHead
@@ -45,6 +46,7 @@ class Gateway:
         self.newest = SimpleNamespace(reads=None)
         self.unsent = Unsent()
         self.quotas = Quotas()
+        self.tallies = RequestTallies()
         self.topics = SimpleNamespace(named={"trips": TOPIC}.get, datastore="trips")
         self.security = Security({}, frozenset(RULES), b"")
 

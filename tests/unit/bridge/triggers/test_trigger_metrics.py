@@ -18,6 +18,7 @@ from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.triggers.operate.lag import GroupLag, LagReader
 from cellfeed.bridge.triggers.operate.metrics import TriggerMetrics
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.http.server.metric_families import OTHERS, SERIES_MAX
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.trigger_workers import (
     GROUP,
@@ -114,3 +115,24 @@ def test_a_look_that_hangs_delays_no_scrape(
     finally:
         go_on.set()
     wait_until(lambda: scrape(metrics) == {"cellfeed_triggers_known": 1.0}, "it ends")
+
+
+def test_of_ten_thousand_groups_those_most_behind_have_series_and_the_others_one(
+    datastore: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lag(self: LagReader, group: str, *, looks_max: int | None = None) -> GroupLag:
+        number = int(group.removeprefix("g"))
+        return GroupLag(group, "trips", number, float(number), 1, ["w"], "paused", [])
+
+    monkeypatch.setattr(LagReader, "groups", lambda _: [f"g{number}" for number in range(10_000)])
+    monkeypatch.setattr(LagReader, "read", lag)
+    metrics = TriggerMetrics(datastore, StoreCoordinator(datastore.state), wait_s=60)
+    told = scrape(metrics)
+    series = [name for name in told if name.startswith("cellfeed_trigger_cells_behind")]
+    assert len(series) == SERIES_MAX + 1
+    assert told['cellfeed_trigger_cells_behind{group="g9999"}'] == 9_999
+    rest = range(10_000 - SERIES_MAX)
+    assert told[f'cellfeed_trigger_cells_behind{{group="{OTHERS}"}}'] == sum(rest)
+    assert told[f'cellfeed_trigger_seconds_behind{{group="{OTHERS}"}}'] == rest[-1]
+    assert told[f'cellfeed_trigger_parked_cells{{group="{OTHERS}"}}'] == len(rest)
+    assert told[f'cellfeed_trigger_stands_still{{group="{OTHERS}"}}'] == 1

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+import cellfeed.consumers
+import cellfeed.consumers.lake
 from cellfeed.assembly import lake_waiters
 from cellfeed.assembly.lake_outlets import lake_tables
 from cellfeed.assembly.lake_waiters import LakeWaiters
@@ -74,6 +76,8 @@ def test_a_table_that_proves_no_position_does_not_answer(tmp_path: Path) -> None
 def test_a_worker_without_the_formats_libraries_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The package that others have imported is in its place again afterwards.
+    monkeypatch.setattr(cellfeed.consumers, "lake", cellfeed.consumers.lake)
     for name in [each for each in sys.modules if each.startswith("cellfeed.consumers.lake")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyiceberg", None)

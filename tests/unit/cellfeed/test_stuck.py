@@ -137,6 +137,8 @@ def test_storage_coordination_and_nodes_that_are_away_are_named() -> None:
         "its master is fenced",
         "it does not answer",
     ]
+    [alone] = of(coordination_away="no ZooKeeper")
+    assert alone.cause is Cause.COORDINATION_AWAY
     well = {"name": "eu", "error": None, "nodes": [{"name": "a", "up": True, "error": None}]}
     assert of(clusters=[well]) == []
 

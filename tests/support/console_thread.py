@@ -154,12 +154,12 @@ def running_console(
         )
         thread.start()
         try:
-            assert started.wait(30)
+            assert started.wait(90)
             yield RunningConsole(
                 datastore, ports[0], files.ca if files else None, directory, status
             )
         finally:
             stop.set()
-            thread.join(30)
+            thread.join(60)
             audit.close()
         assert not thread.is_alive()

@@ -25,7 +25,7 @@ KILL_S: Final = TIME_S + 5.0
 _KEPT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
 """Of the environment: no secret goes to the query's process."""
 
-_places: Final = threading.BoundedSemaphore(QUERIES_MAX)
+PLACES: Final = threading.BoundedSemaphore(QUERIES_MAX)
 
 
 def run_sql(sql: str, files: Sequence[str], *, kill_s: float = KILL_S) -> Answer:
@@ -33,12 +33,12 @@ def run_sql(sql: str, files: Sequence[str], *, kill_s: float = KILL_S) -> Answer
     InvalidRequest for SQL that cannot be run, Overloaded, Unavailable."""
     if not sql.strip() or len(sql) > SQL_CHARACTERS_MAX:
         raise InvalidRequest(f"a query has 1 to {SQL_CHARACTERS_MAX} characters")
-    if not _places.acquire(blocking=False):
+    if not PLACES.acquire(blocking=False):
         raise Overloaded(f"{QUERIES_MAX} queries are running, which is the most allowed: try again")
     try:
         content, code = _asked(Asked(sql, list(files)), kill_s)
     finally:
-        _places.release()
+        PLACES.release()
     try:
         found = msgspec.json.decode(content, type=Answer)
     except msgspec.MsgspecError:

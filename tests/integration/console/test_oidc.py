@@ -48,7 +48,7 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 return True
             return False
 
-        wait_until(answers, "the provider answers", timeout_s=30)
+        wait_until(answers, "the provider answers", timeout_s=120)
         yield address
     finally:
         process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cellfeed.console.query.sandbox import ROWS_MAX, VALUE_CHARACTERS_MAX, answer, connect
-from cellfeed.console.query.sql import QUERIES_MAX, run_sql
+from cellfeed.console.query.sql import PLACES, QUERIES_MAX, run_sql
 from cellfeed.consumers.warehouse.parquet_rows import SCHEMA
 from cellfeed.store.errors import InvalidRequest, Overloaded
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -121,26 +119,15 @@ def test_a_query_that_takes_too_long_is_interrupted_and_one_that_cannot_be_is_ki
 
 
 def test_more_queries_than_there_are_places_for_are_refused(file: Path) -> None:
-    ended: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            run_sql(ENDLESS, [str(file)], kill_s=4.0)
-        except InvalidRequest as error:
-            ended.append(error)
-
-    def is_full() -> bool:
-        try:
-            run_sql("SELECT 1", [str(file)])
-        except Overloaded:
-            return True
-        return False
-
-    threads = [threading.Thread(target=ask) for _ in range(QUERIES_MAX)]
-    for each in threads:
-        each.start()
-    wait_until(is_full, "the places are taken")
-    for each in threads:
-        each.join()
-    assert len(ended) == QUERIES_MAX
+    taken = [PLACES.acquire(blocking=False) for _ in range(QUERIES_MAX)]
+    try:
+        assert all(taken)
+        with pytest.raises(Overloaded):
+            asked(file, "SELECT 1")
+    finally:
+        for _ in filter(None, taken):
+            PLACES.release()
+    for _ in range(QUERIES_MAX + 1):  # one that fails gives its place back, too
+        with pytest.raises(InvalidRequest):
+            asked(file, "SELEC 1")
     assert asked(file, "SELECT 1") == [["1"]]

@@ -153,7 +153,8 @@ def test_a_refused_shared_request_is_repeated_cell_by_cell(
     refused: InvalidRequest | StorageUnavailable,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shared_puts, "SHARED_S", 0.2)
+    # An answer that comes later, on a busy machine, would leave the bad cell's outcome open.
+    monkeypatch.setattr(shared_puts, "SHARED_S", 1.5)
     held = Held()
 
     def later(cells: Cells) -> Results:

@@ -423,8 +423,9 @@ def test_every_put_is_in_one_request_or_waits_while_one_is_under_way(
     [({}, BATCH_CELLS_MAX), ({"text": "x" * 900_000}, BATCH_BYTES_MAX // 900_011)],
 )
 def test_a_shared_request_has_at_most_the_cells_and_bytes_of_one(
-    body: dict[str, Any], fits: int
+    body: dict[str, Any], fits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shared_puts, "PATIENCE_S", 600)  # to enter thousands of puts takes a while
     queue: Queue[_Put] = Queue()
     cell = new_cell(uuid4(), "BASE", 1, body)
     first = queue.enter(_Put(cell))

@@ -41,11 +41,11 @@ from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.triggers.program import trigger
 from cellfeed.bridge.triggers.worker import run_trigger_worker
-from cellfeed.store import awaited, watched_outlet
 from cellfeed.store.cells import cell as cells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.http.client import Client
 from cellfeed.store.http.server.worker import run_worker
+from cellfeed.store.waits import awaited, watched_outlet
 from tests.support.waiting import wait_until
 
 WAITS: Final = 200

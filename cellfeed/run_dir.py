@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from cellfeed.process_reports import ProcessEntry, Ready, Stopped, Troubles, replace_file, said
-from cellfeed.running import began_s, end_process, running_process
+from cellfeed.processes.reports import ProcessEntry, Ready, Stopped, Troubles, replace_file, said
+from cellfeed.processes.running import began_s, end_process, running_process
 from cellfeed.store.background import LoopTrouble
 from cellfeed.store.backups.due import Report
 from cellfeed.store.errors import InvalidRequest, NotFound

@@ -22,7 +22,7 @@ from cellfeed.store.cells.cell import Cell, NewCell
 from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.engines.contract.values import Head, Replica
 from cellfeed.store.followed import Follower
-from cellfeed.store.waiting import Passed, WaitOptions
+from cellfeed.store.waits.waiting import Passed, WaitOptions
 
 RowKey = UUID | str
 Location = int | datetime

@@ -12,7 +12,6 @@ from uuid import UUID
 from cellfeed.store import forks
 from cellfeed.store.api import CellToPut, ErasedRow, RowKey
 from cellfeed.store.arguments import check_datastore_name, checked_item
-from cellfeed.store.awaited import Awaited
 from cellfeed.store.cells.body_codec import DEFAULT_CODEC
 from cellfeed.store.cells.cell import NewCell, check_row_key, new_cell
 from cellfeed.store.cells.put_result import PutResult
@@ -33,13 +32,14 @@ from cellfeed.store.histories import History
 from cellfeed.store.indexes.query import Indexes
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
 from cellfeed.store.limits import PUT_TIMEOUT_S
-from cellfeed.store.outlet_wait import blocking_answer
-from cellfeed.store.outlet_watch import Waits
 from cellfeed.store.reads import Reads
 from cellfeed.store.row_erasure import RowErasure
-from cellfeed.store.waiting import TIMEOUT_S, Passed, WaitOptions, check_timeout_s, one_outlet
-from cellfeed.store.wakeup_hints import Beyond, ends_of
-from cellfeed.store.wakeups import Poker
+from cellfeed.store.waits.awaited import Awaited
+from cellfeed.store.waits.outlet_wait import blocking_answer
+from cellfeed.store.waits.outlet_watch import Waits
+from cellfeed.store.waits.waiting import TIMEOUT_S, Passed, WaitOptions, check_timeout_s, one_outlet
+from cellfeed.store.wakeups.datagrams import Poker
+from cellfeed.store.wakeups.hints import Beyond, ends_of
 
 
 class Datastore(Reads):

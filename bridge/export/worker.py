@@ -22,7 +22,7 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, StaleWriter, Unavailable
 from cellfeed.store.gc_tuning import collect_seldom
 from cellfeed.store.progress import Watch
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.wakeups.datagrams import Listener
 
 _log: Final = logging.getLogger("cellfeed.export")
 

@@ -16,7 +16,7 @@ from cellfeed.store.following.heads import POLL_INTERVAL_S
 from cellfeed.store.limits import CERTIFICATES_LOOK_S, SECURITY_LOOK_S
 from cellfeed.store.progress import Watch
 from cellfeed.store.security.authority import Authority
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.wakeups.datagrams import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
 

@@ -51,7 +51,7 @@ from cellfeed.store.following.heads import LogHeads
 from cellfeed.store.http.server.listening import HttpListener
 from cellfeed.store.security.authority import Authority
 from cellfeed.store.security.quotas import Quotas
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.wakeups.datagrams import Listener
 
 _log = logging.getLogger("cellfeed.gateway")
 _THREADS: Final = 4

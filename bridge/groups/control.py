@@ -5,9 +5,10 @@ reset. They are in the datastore, wherever coordination is.
     triggers/<group>/reset      {by, because, at_us, member}: as long as that member of the group
                                 lives, see ``reset.py``
 
-Workers look every second, and at once when a datagram asks for it (``store/wakeups.py``). The entry
-counts, not the datagram. They finish the cells under way, save their offsets and give their shards
-back. They stay members, so that they begin again the moment that they may.
+Workers look every second, and at once when a datagram asks for it
+(``store/wakeups/datagrams.py``). The entry counts, not the datagram. They finish the cells under
+way, save their offsets and give their shards back. They stay members, so that they begin again the
+moment that they may.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cellfeed.store.cells.cell import moment
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.contract.values import StateEntry
 from cellfeed.store.errors import NotFound, Refused
-from cellfeed.store.wakeups import poke_about, poke_once
+from cellfeed.store.wakeups.datagrams import poke_about, poke_once
 
 PREFIX: Final = "triggers/"
 """Of everything that is kept of triggers by group: a listing of it gives all groups."""

@@ -15,7 +15,7 @@ from cellfeed.bridge.gateway.groups.slot_owners import why_stopped
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
-from cellfeed.store.waiting import Passed, missing_places
+from cellfeed.store.waits.waiting import Passed, missing_places
 
 
 class ConsumerGroup:

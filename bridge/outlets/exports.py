@@ -12,7 +12,7 @@ from cellfeed.bridge.outlets.groups import GroupOutlet
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Trimmed
-from cellfeed.store.waiting import Passed
+from cellfeed.store.waits.waiting import Passed
 
 
 class ExportOutlet(GroupOutlet):

@@ -17,7 +17,7 @@ from cellfeed.bridge.outlets.lakes import LakeOutlet, LakeTable
 from cellfeed.bridge.triggers.operate.lag import LagReader
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import NotFound
-from cellfeed.store.waiting import Find, Kind, Outlet
+from cellfeed.store.waits.waiting import Find, Kind, Outlet
 
 
 def outlets(

@@ -25,11 +25,11 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
-from cellfeed.store.waiting import Passed, Place, PlaceRange, missing_places
+from cellfeed.store.waits.waiting import Passed, Place, PlaceRange, missing_places
 
 
 class GroupOutlet:
-    """:class:`cellfeed.store.waiting.Outlet` of a group that works as triggers do."""
+    """:class:`cellfeed.store.waits.waiting.Outlet` of a group that works as triggers do."""
 
     def __init__(
         self, title: str, group: str, datastore: Datastore, coordinator: Coordinator

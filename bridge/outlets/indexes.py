@@ -9,7 +9,7 @@ from cellfeed.bridge.outlets.groups import GroupOutlet
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable
-from cellfeed.store.waiting import Passed
+from cellfeed.store.waits.waiting import Passed
 
 
 class IndexOutlet:

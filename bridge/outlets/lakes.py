@@ -26,7 +26,7 @@ from cellfeed.bridge.outlets.exports import ExportOutlet, refuse_trimmed
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Unavailable
-from cellfeed.store.waiting import Outlet, Passed, missing_places
+from cellfeed.store.waits.waiting import Outlet, Passed, missing_places
 
 _WATCHED: Final = "lake "
 """Begins the names under which loaders are watched."""
@@ -51,7 +51,7 @@ class LakeTable(NamedTuple):
 
 
 def watched_name(group: str) -> str:
-    """The name under which waiters watch the loaders of a group (:mod:`cellfeed.store.awaited`)."""
+    """Waiters watch the loaders of a group under this name: :mod:`cellfeed.store.waits.awaited`."""
     return _WATCHED + group
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cellfeed.bridge.groups.history import Deed
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.store.cells.token import Places
-from cellfeed.store.waiting import PlaceRange
+from cellfeed.store.waits.waiting import PlaceRange
 
 
 def skipped_places(

@@ -19,7 +19,7 @@ from cellfeed.store.api import (
 from cellfeed.store.cells.cell import Cell, NewCell
 from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.engines.contract.values import Head
-from cellfeed.store.waiting import Passed, WaitOptions
+from cellfeed.store.waits.waiting import Passed, WaitOptions
 
 
 class AsyncStore:

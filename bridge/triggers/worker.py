@@ -29,7 +29,7 @@ from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError, GroupTaken, StaleWriter, Unavailable
 from cellfeed.store.progress import Watch
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.wakeups.datagrams import Listener
 
 _log = logging.getLogger("cellfeed.triggers")
 LEASE_S: Final = 10.0

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Final
 
 from cellfeed.bridge.outlets.lakes import watched_name
-from cellfeed.store.awaited import Awaited
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import CellfeedError
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.waits.awaited import Awaited
+from cellfeed.store.wakeups.datagrams import Listener
 
 _log: Final = logging.getLogger("cellfeed.lake")
 

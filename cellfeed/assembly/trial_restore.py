@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from cellfeed.bridge.backups.kept_state import restored
-from cellfeed.signals import raise_if_asked, uninterrupted
+from cellfeed.processes.signals import raise_if_asked, uninterrupted
 from cellfeed.store.backups.backup import Backup, with_identities
 from cellfeed.store.backups.binlogs.archives import archives_in
 from cellfeed.store.backups.binlogs.tailed_folder import with_tails

@@ -14,7 +14,7 @@ from cellfeed.cli.instance import (
     IdentityOption,
 )
 from cellfeed.cli.output import JsonOption, console, print_json, progress_bar
-from cellfeed.signals import ending_at_signals
+from cellfeed.processes.signals import ending_at_signals
 from cellfeed.store.backups.backup import Backup, with_identities
 from cellfeed.store.backups.binlogs.archives import archives_in
 from cellfeed.store.backups.binlogs.verify import verify_archive

@@ -15,8 +15,8 @@ from cellfeed.demo.run import DEMO_DATASTORE, demo_config, run_demo
 from cellfeed.instance.addresses import gateway_address, worker_urls
 from cellfeed.instance.config_file import check_config
 from cellfeed.instance.supervisor import start_all, stop_all
+from cellfeed.processes.signals import end_at_signals
 from cellfeed.run_dir import RunDir
-from cellfeed.signals import end_at_signals
 from cellfeed.store.errors import InvalidRequest
 
 _MARKER: Final = "made-by-demo"

@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from cellfeed.child import START_TIMEOUT_S, launch
 from cellfeed.cli.as_typed import run_dir_option
 from cellfeed.cli.instance import DEFAULT_RUN_DIR, RunDirOption
 from cellfeed.cli.output import JsonOption, console, left_out_line, print_json
@@ -32,8 +31,9 @@ from cellfeed.instance.supervisor import (
     stop_instance,
     supervise,
 )
+from cellfeed.processes.child import START_TIMEOUT_S, launch
+from cellfeed.processes.signals import end_at_signals, raise_if_asked
 from cellfeed.run_dir import RunDir
-from cellfeed.signals import end_at_signals, raise_if_asked
 from cellfeed.store.errors import Unavailable
 
 ConfigOption = Annotated[

@@ -15,7 +15,7 @@ from cellfeed.cli.instance import (
     client_of,
 )
 from cellfeed.cli.output import JsonOption, console, print_json
-from cellfeed.store.waiting import TIMEOUT_S, WAIT_S_MAX
+from cellfeed.store.waits.waiting import TIMEOUT_S, WAIT_S_MAX
 
 
 def wait(

@@ -27,8 +27,8 @@ from cellfeed.consumers.warehouse.table import WarehouseTable
 from cellfeed.demo.proof import Line, Seen, dollars, proof
 from cellfeed.instance.addresses import gateway_address, worker_urls
 from cellfeed.loading.taxi import expected_figures, load_taxi, shipped_csv
+from cellfeed.processes.signals import raise_if_asked
 from cellfeed.run_dir import RunDir
-from cellfeed.signals import raise_if_asked
 from cellfeed.store.errors import NotFound, Unavailable
 from cellfeed.store.http.client import Client
 from cellfeed.verify.report import verify

@@ -11,7 +11,7 @@ from cellfeed.store.errors import CellfeedError
 from cellfeed.store.http.calls.access import Access
 from cellfeed.store.http.calls.wire import AttemptFailed
 from cellfeed.store.http.wakeup_links import try_worker
-from cellfeed.store.wakeup_addresses import WorkerAddress, worker_addresses
+from cellfeed.store.wakeups.addresses import WorkerAddress, worker_addresses
 
 _POLLS = "its commits are found by polling, 0.1 s later"
 _REMEDY = "mend the network, `ca`, the credentials of `wakeups`, or the right of their principal"

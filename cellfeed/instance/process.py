@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cellfeed.health_listener import listen
 from cellfeed.instance.config_file import load_config
 from cellfeed.kinds.known import KINDS, process_names
 from cellfeed.kinds.registry import Process
-from cellfeed.process_health import ProcessHealth
+from cellfeed.processes.health import ProcessHealth
+from cellfeed.processes.health_listener import listen
 from cellfeed.run_dir import RunDir
 from cellfeed.servers.configured import configured_server
 from cellfeed.servers.life import run_in_place

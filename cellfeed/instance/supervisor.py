@@ -19,14 +19,14 @@ from typing import Final
 
 import psutil
 
-from cellfeed.child import await_served, launch, starting
 from cellfeed.config.model import Config
 from cellfeed.instance.config_file import load_config, write_config
 from cellfeed.instance.restarts import Restarts
 from cellfeed.kinds.known import process_names
-from cellfeed.process_reports import ProcessEntry, Ready
+from cellfeed.processes.child import await_served, launch, starting
+from cellfeed.processes.reports import ProcessEntry, Ready
+from cellfeed.processes.running import STOP_TIMEOUT_S
 from cellfeed.run_dir import RunDir
-from cellfeed.running import STOP_TIMEOUT_S
 from cellfeed.servers.configured import SERVER_KINDS, configured_server, own_clusters
 from cellfeed.servers.life import start_server
 from cellfeed.store.errors import CellfeedError, InvalidRequest, NotFound, Unavailable

@@ -28,12 +28,12 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.child import START_TIMEOUT_S, launch
 from cellfeed.config.model import TriggersConfig
 from cellfeed.instance.restarts import Restarts
 from cellfeed.instance.supervisor import Say
 from cellfeed.instance.trigger_process import Specification
-from cellfeed.running import STOP_TIMEOUT_S
+from cellfeed.processes.child import START_TIMEOUT_S, launch
+from cellfeed.processes.running import STOP_TIMEOUT_S
 from cellfeed.store.descriptors import is_readable
 from cellfeed.store.errors import InvalidRequest
 

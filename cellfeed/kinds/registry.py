@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from cellfeed.config.model import Config
-from cellfeed.process_health import ProcessHealth
+from cellfeed.processes.health import ProcessHealth
 from cellfeed.run_dir import RunDir
 
 

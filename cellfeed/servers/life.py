@@ -26,9 +26,9 @@ from typing import Final, Protocol
 
 import psutil
 
-from cellfeed import child
-from cellfeed.child import await_served, starting
-from cellfeed.process_reports import ProcessEntry
+from cellfeed.processes import child
+from cellfeed.processes.child import await_served, starting
+from cellfeed.processes.reports import ProcessEntry
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import Unavailable
 

@@ -18,7 +18,7 @@ from cellfeed.store.following.heads import POLL_INTERVAL_S
 from cellfeed.store.following.reading import read_pieces
 from cellfeed.store.following.start import check_token, followed_shards, start_positions
 from cellfeed.store.following.state import FollowState
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.wakeups.datagrams import Listener
 
 AWAY_S: Final = 20.0
 """For how long the storage may be away before ``next`` raises its error: as long as a client's

@@ -15,7 +15,7 @@ from cellfeed.store.http.calls.asynchronous_follower import AsyncFollower
 from cellfeed.store.http.calls.asynchronous_puts import AsynchronousPuts
 from cellfeed.store.http.calls.client_parts import ClientParts
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
-from cellfeed.store.waiting import Passed, WaitOptions
+from cellfeed.store.waits.waiting import Passed, WaitOptions
 
 
 class AsyncClient(ClientParts):

@@ -19,7 +19,7 @@ from cellfeed.store.http.calls.blocking_follower import BlockingFollower
 from cellfeed.store.http.calls.blocking_puts import BlockingPuts
 from cellfeed.store.http.calls.client_parts import ClientParts
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions
-from cellfeed.store.waiting import Passed, WaitOptions
+from cellfeed.store.waits.waiting import Passed, WaitOptions
 
 
 class Client(ClientParts):

@@ -1,10 +1,10 @@
-"""The JSON of a wait, between client and worker (:mod:`cellfeed.store.waiting`)."""
+"""The JSON of a wait, between client and worker (:mod:`cellfeed.store.waits.waiting`)."""
 
 from __future__ import annotations
 
 import msgspec
 
-from cellfeed.store.waiting import TIMEOUT_S, MissingPlace, Place, PlaceRange
+from cellfeed.store.waits.waiting import TIMEOUT_S, MissingPlace, Place, PlaceRange
 
 
 class WaitMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -34,8 +34,8 @@ from cellfeed.store.http.received_wakeups import RECEIVED
 from cellfeed.store.http.wakeup_messages import WakeupLine, WakeupsMessage
 from cellfeed.store.repeated_warnings import RepeatedWarning
 from cellfeed.store.security.loopback import is_loopback
-from cellfeed.store.wakeup_addresses import WorkerAddress, worker_addresses
-from cellfeed.store.wakeups import hand_over
+from cellfeed.store.wakeups.addresses import WorkerAddress, worker_addresses
+from cellfeed.store.wakeups.datagrams import hand_over
 
 CONNECT_S: Final = 5.0
 SILENT_S: Final = 6.0

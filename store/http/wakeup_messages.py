@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cellfeed.store.wakeup_hints import Hint
+from cellfeed.store.wakeups.hints import Hint
 
 
 class WakeupsMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

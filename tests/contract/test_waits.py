@@ -21,7 +21,6 @@ from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.outlets.lakes import LakeLook, LakeTable
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.store import outlet_watch, waiting, watched_outlet
 from cellfeed.store.api import CellStore
 from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.token import Token
@@ -36,7 +35,8 @@ from cellfeed.store.errors import (
 )
 from cellfeed.store.http.async_client import AsyncClient
 from cellfeed.store.indexes.definition import IndexColumn, IndexDefinition, IndexField
-from cellfeed.store.waiting import Place
+from cellfeed.store.waits import outlet_watch, waiting, watched_outlet
+from cellfeed.store.waits.waiting import Place
 from tests.support.waiting import wait_until
 from tests.support.worker_thread import worker_thread
 

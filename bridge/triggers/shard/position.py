@@ -119,7 +119,7 @@ class Position:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for the trigger (:mod:`cellfeed.store.awaited`)."""
+        """Whether somebody waits for the trigger (:mod:`cellfeed.store.waits.awaited`)."""
         return self._awaited.is_awaited(self._group)
 
     def save_what_failed(self) -> None:

@@ -37,7 +37,7 @@ from cellfeed.store.http.log_messages import HeadsMessage, head_of
 from cellfeed.store.http.messages import RowMessage, RowsMessage
 from cellfeed.store.indexes.request import Filter, IndexPage, QueryOptions, check_wait_for
 from cellfeed.store.limits import PUT_TIMEOUT_S
-from cellfeed.store.waiting import Passed, WaitOptions
+from cellfeed.store.waits.waiting import Passed, WaitOptions
 
 CALL_TIMEOUT_S: Final = 2 * PUT_TIMEOUT_S
 """The default deadline of a call: a worker gives its last word on a put after ``PUT_TIMEOUT_S``,

@@ -14,7 +14,7 @@ from cellfeed.store.http.calls.fields import decoded
 from cellfeed.store.http.calls.requests import Requests
 from cellfeed.store.http.calls.steps import Steps
 from cellfeed.store.http.wait_messages import WaitedMessage
-from cellfeed.store.waiting import (
+from cellfeed.store.waits.waiting import (
     LONG_POLL_S_MAX,
     TIMEOUT_S,
     Passed,

@@ -21,7 +21,7 @@ from cellfeed.store.following.head_watch import HeadWatch
 from cellfeed.store.following.heads import POLL_INTERVAL_S, LogHeads
 from cellfeed.store.progress import Watch
 from cellfeed.store.repeated_warnings import RepeatedWarning
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.wakeups.datagrams import Listener
 
 
 class FollowedHeads:

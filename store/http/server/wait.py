@@ -25,8 +25,8 @@ from cellfeed.store.http.server.handlers import (
 from cellfeed.store.http.server.read_pool import ReadPool
 from cellfeed.store.http.server.route_rights import in_body
 from cellfeed.store.http.wait_messages import WaitedMessage, WaitMessage
-from cellfeed.store.outlet_wait import FIRST_LOOK_S, Wait
-from cellfeed.store.waiting import (
+from cellfeed.store.waits.outlet_wait import FIRST_LOOK_S, Wait
+from cellfeed.store.waits.waiting import (
     KINDS,
     LONG_POLL_S_MAX,
     Passed,

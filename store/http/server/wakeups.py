@@ -30,9 +30,9 @@ from cellfeed.store.http.server.documents import message_from
 from cellfeed.store.http.server.responses import media_type_of, start_stream
 from cellfeed.store.http.server.wakeup_metrics import WakeupMetrics
 from cellfeed.store.http.wakeup_messages import WakeupLine, WakeupsMessage, line_of
-from cellfeed.store.wakeup_addresses import LIFETIME_S, Entry, WorkerAddress, here
-from cellfeed.store.wakeup_hints import Hint
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.wakeups.addresses import LIFETIME_S, Entry, WorkerAddress, here
+from cellfeed.store.wakeups.datagrams import Listener
+from cellfeed.store.wakeups.hints import Hint
 
 FOLLOWERS_MAX: Final = 256
 """Followers woken by one worker, some 10 KiB each. One more is refused as ``overloaded``: it

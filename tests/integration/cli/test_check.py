@@ -19,7 +19,7 @@ from cellfeed.cli.main import command_line
 from cellfeed.instance.config_file import load_config
 from cellfeed.kinds.known import KINDS
 from cellfeed.kinds.registry import Process
-from cellfeed.process_health import ProcessHealth
+from cellfeed.processes.health import ProcessHealth
 from cellfeed.run_dir import RunDir
 from cellfeed.store import checks
 from cellfeed.store.cells.body_codec import forget_dictionaries

@@ -18,9 +18,9 @@ from typing import Final
 
 import pytest
 
-from cellfeed import probe
-from cellfeed.health_listener import HealthListener
-from cellfeed.process_health import ProcessHealth
+from cellfeed.processes import probe
+from cellfeed.processes.health import ProcessHealth
+from cellfeed.processes.health_listener import HealthListener
 from tests.support.free_ports import free_port
 from tests.support.waiting import wait_until
 
@@ -75,7 +75,7 @@ def test_the_health_check_asks_the_address_that_the_image_listens_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = json.loads(instruction("HEALTHCHECK").partition("CMD ")[2])
-    assert command == ["python", "-m", "cellfeed.probe"]
+    assert command == ["python", "-m", "cellfeed.processes.probe"]
     assert environment()["CELLFEED_HEALTH"] == "0.0.0.0:8090"
     health = ProcessHealth("worker")
     listener = HealthListener(health, "127.0.0.1", 0)
@@ -94,7 +94,7 @@ def test_the_health_check_asks_the_address_that_the_image_listens_on(
 
 def test_the_health_check_loads_no_package(tmp_path: Path) -> None:
     loaded = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "cellfeed.probe"],
+        [sys.executable, "-X", "importtime", "-m", "cellfeed.processes.probe"],
         cwd=ROOT,
         env={**os.environ, "CELLFEED_HEALTH": "127.0.0.1:1"},
         capture_output=True,
@@ -143,7 +143,7 @@ def test_the_image_runs_its_command_as_its_user_on_a_read_only_disk(run_dir: Pat
             ["unshare", "--mount", "sh", "-ec", inside], env=variables, stdout=log, stderr=log
         )
         try:
-            check = [sys.executable, "-m", "cellfeed.probe"]
+            check = [sys.executable, "-m", "cellfeed.processes.probe"]
 
             def is_healthy() -> bool:
                 if process.poll() is not None:

@@ -125,7 +125,7 @@ def test_the_containers_become_healthy_where_an_engine_answers(tmp_path: Path) -
             [*compose, "up", "--build", "--detach", "--wait"], check=True, timeout=START_TIMEOUT_S
         )
         made = subprocess.run(
-            [*compose, "exec", "worker", "python", "-m", "cellfeed.probe"],
+            [*compose, "exec", "worker", "python", "-m", "cellfeed.processes.probe"],
             check=True,
             capture_output=True,
             timeout=60,

@@ -25,8 +25,8 @@ from cellfeed.store.security.certificates import TlsFiles
 from cellfeed.store.security.rights import Acl
 from cellfeed.store.security.tokens import create_token, revoke_token
 from cellfeed.store.security.users import allow
-from cellfeed.store.wakeup_addresses import PREFIX, Entry, FollowerAddress, WorkerAddress
-from cellfeed.store.wakeups import NEW_CELLS, Listener, poke_about, send_hint
+from cellfeed.store.wakeups.addresses import PREFIX, Entry, FollowerAddress, WorkerAddress
+from cellfeed.store.wakeups.datagrams import NEW_CELLS, Listener, poke_about, send_hint
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.tcp_proxy import Direction, TcpProxy
 from tests.support.waiting import wait_until
@@ -84,7 +84,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> 
     for module in (wakeup_links, server_side):
         for name in ("LOOK_S", "PAUSE_FIRST_S", "RENEW_S"):
             monkeypatch.setattr(module, name, 0.05, raising=False)
-    monkeypatch.setattr("cellfeed.store.wakeups.here", lambda: "follower's")
+    monkeypatch.setattr("cellfeed.store.wakeups.datagrams.here", lambda: "follower's")
     monkeypatch.setattr(server_side, "here", lambda: "worker's")
     files = make_certificates(tmp_path / "tls")
     return Hosts(tmp_path / "store", files, stack)

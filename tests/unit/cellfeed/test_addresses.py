@@ -12,7 +12,7 @@ from cellfeed.config.host_port import host_port
 from cellfeed.config.model import Config, WorkerConfig
 from cellfeed.instance.addresses import gateway_address, worker_urls
 from cellfeed.instance.config_file import write_config
-from cellfeed.process_reports import ProcessEntry
+from cellfeed.processes.reports import ProcessEntry
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import NotFound
 from cellfeed.store.http.calls.workers import Worker

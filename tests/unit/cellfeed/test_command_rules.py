@@ -41,7 +41,7 @@ from cellfeed.store.backups.readers_ahead import IDS_LEFT_OUT
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, Unavailable
 from cellfeed.store.limits import ADDED_ID_MAX
-from cellfeed.store.waiting import Passed, Place
+from cellfeed.store.waits.waiting import Passed, Place
 
 ROW = UUID(int=7)
 MANIFEST = cast(

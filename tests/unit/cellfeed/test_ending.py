@@ -14,7 +14,7 @@ STARTING = """
 import os, signal, subprocess, sys
 from pathlib import Path
 from cellfeed.instance import supervisor
-from cellfeed.signals import end_at_signals
+from cellfeed.processes.signals import end_at_signals
 from cellfeed.run_dir import RunDir
 
 start = subprocess.Popen
@@ -35,7 +35,7 @@ supervisor.start_one(directory, "worker", "worker")
 
 SWALLOWED = """
 import os, signal
-from cellfeed.signals import end_at_signals, raise_if_asked
+from cellfeed.processes.signals import end_at_signals, raise_if_asked
 
 class Dropped:
     def __del__(self):

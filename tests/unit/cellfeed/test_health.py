@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cellfeed import health_listener
-from cellfeed.health_listener import HealthListener, listen
-from cellfeed.process_health import ProcessHealth
-from cellfeed.process_metrics import METRICS_TYPE
-from cellfeed.sd_notify import notify, status_line, watchdog_s
+from cellfeed.processes import health_listener
+from cellfeed.processes.health import ProcessHealth
+from cellfeed.processes.health_listener import HealthListener, listen
+from cellfeed.processes.metrics import METRICS_TYPE
+from cellfeed.processes.sd_notify import notify, status_line, watchdog_s
 from cellfeed.store import progress
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.progress import ProgressLimits, Watch, set_limits

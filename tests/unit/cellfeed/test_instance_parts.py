@@ -11,12 +11,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cellfeed import child
 from cellfeed.config.model import Config, IndexWorkersConfig, TriggersConfig
 from cellfeed.instance import supervisor
 from cellfeed.instance.supervisor import start_one, stop_all
 from cellfeed.kinds.known import process_names
-from cellfeed.process_reports import ProcessEntry, Ready, Stopped
+from cellfeed.processes import child
+from cellfeed.processes.reports import ProcessEntry, Ready, Stopped
 from cellfeed.run_dir import RunDir
 
 

@@ -28,7 +28,7 @@ from cellfeed.config.model import (
     DatastoreConfig,
 )
 from cellfeed.instance.config_file import write_config
-from cellfeed.process_reports import ProcessEntry
+from cellfeed.processes.reports import ProcessEntry
 from cellfeed.run_dir import RunDir
 from cellfeed.status import care, instance_status
 from cellfeed.status.instance_groups import GatewayAmongOthers

@@ -22,9 +22,9 @@ from cellfeed.config.lake import LakeConfig
 from cellfeed.config.model import Config
 from cellfeed.consumers.lake.appending import append
 from cellfeed.run_dir import RunDir
-from cellfeed.store.awaited import Watch
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, StorageUnavailable, Unavailable
+from cellfeed.store.waits.awaited import Watch
 from tests.support.lake_tables import FORMATS, SOURCE, addition, make
 from tests.support.waiting import wait_until
 

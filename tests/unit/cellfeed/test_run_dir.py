@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 
-from cellfeed.process_reports import ProcessEntry, Ready
+from cellfeed.processes.reports import ProcessEntry, Ready
 from cellfeed.run_dir import RunDir
 from cellfeed.store.background import LoopTrouble
 from cellfeed.store.errors import InvalidRequest, NotFound

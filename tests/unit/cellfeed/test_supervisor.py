@@ -13,7 +13,6 @@ from typing import cast
 import psutil
 import pytest
 
-from cellfeed import child
 from cellfeed.config.model import Config, TriggersConfig, WorkerConfig
 from cellfeed.config.servers import ZooKeeperServerConfig
 from cellfeed.instance import supervisor
@@ -25,7 +24,8 @@ from cellfeed.instance.supervisor import (
     start_one,
     supervise,
 )
-from cellfeed.process_reports import ProcessEntry
+from cellfeed.processes import child
+from cellfeed.processes.reports import ProcessEntry
 from cellfeed.run_dir import RunDir
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
 

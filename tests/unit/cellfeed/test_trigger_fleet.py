@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import pytest
 
-from cellfeed import child
 from cellfeed.config.model import TriggersConfig
 from cellfeed.instance import trigger_fleet
 from cellfeed.instance.restarts import RESTART_DELAY_MAX_S, RESTART_DELAY_MIN_S
 from cellfeed.instance.trigger_fleet import TriggerFleet, worker_names
+from cellfeed.processes import child
 from cellfeed.store.errors import InvalidRequest
 
 READY = (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cellfeed.store import awaited
-from cellfeed.store.awaited import Awaited, Watch
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.wakeups import Listener, poke_about, poke_once
+from cellfeed.store.waits import awaited
+from cellfeed.store.waits.awaited import Awaited, Watch
+from cellfeed.store.wakeups.datagrams import Listener, poke_about, poke_once
 from tests.support.waiting import wait_until
 
 

@@ -15,7 +15,7 @@ from cellfeed.store.cells.put_result import Outcome
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, OutcomeUnknown, StorageUnavailable
 from cellfeed.store.failpoints import passes, set_failpoint
-from cellfeed.store.wakeups import Listener, Poker, poke_once
+from cellfeed.store.wakeups.datagrams import Listener, Poker, poke_once
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_invalid_address_costs_no_other_listener_a_wake_up(datastore: Datasto
 @pytest.fixture
 def quick_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A poker reads the addresses again soon. Tests ask for this before they ask for a store."""
-    monkeypatch.setattr("cellfeed.store.wakeups._REFRESH_S", 0.02)
+    monkeypatch.setattr("cellfeed.store.wakeups.datagrams._REFRESH_S", 0.02)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_an_address_that_cannot_be_sent_to_costs_no_put_and_no_other_wake_up(
 
 
 def test_a_poke_starts_no_thread(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellfeed.store.wakeups._REFRESH_S", 0.0)
+    monkeypatch.setattr("cellfeed.store.wakeups.datagrams._REFRESH_S", 0.0)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -170,7 +170,7 @@ def test_addresses_are_read_again_after_a_defect(
         raise ValueError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("cellfeed.store.wakeups.follower_addresses", fail)
+        patch.setattr("cellfeed.store.wakeups.datagrams.follower_addresses", fail)
         poker = Poker(datastore.state)
         assert failing.wait(10)
     listener = Listener(datastore.state, "reader-1")
@@ -185,7 +185,7 @@ def test_addresses_are_read_again_after_a_defect(
 def test_an_address_that_is_not_renewed_is_forgotten(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellfeed.store.wakeups.LIFETIME_S", -1.0)
+    monkeypatch.setattr("cellfeed.store.wakeups.datagrams.LIFETIME_S", -1.0)
     listener = Listener(datastore.state, "stale")
     poker = Poker(datastore.state)
     poker.poke()

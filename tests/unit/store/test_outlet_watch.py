@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from cellfeed.store import background, outlet_watch, watched_outlet
+from cellfeed.store import background
 from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.token import Places, Token
 from cellfeed.store.datastore import Datastore
@@ -22,7 +22,8 @@ from cellfeed.store.errors import (
     Trimmed,
     WaitTimedOut,
 )
-from cellfeed.store.waiting import Kind, Passed, Place, PlaceRange, missing_places, part_of
+from cellfeed.store.waits import outlet_watch, watched_outlet
+from cellfeed.store.waits.waiting import Kind, Passed, Place, PlaceRange, missing_places, part_of
 from tests.support.waiting import wait_until
 
 

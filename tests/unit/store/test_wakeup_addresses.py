@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cellfeed.store.datastore import Datastore
-from cellfeed.store.wakeup_addresses import (
+from cellfeed.store.wakeups.addresses import (
     LIFETIME_S,
     PREFIX,
     Entry,
@@ -20,8 +20,8 @@ from cellfeed.store.wakeup_addresses import (
     here,
     worker_addresses,
 )
-from cellfeed.store.wakeup_hints import HEADS_MAX, SUBJECTS_MAX, Hint
-from cellfeed.store.wakeups import Listener
+from cellfeed.store.wakeups.datagrams import Listener
+from cellfeed.store.wakeups.hints import HEADS_MAX, SUBJECTS_MAX, Hint
 
 LONG_US = 1 << 62
 
@@ -128,7 +128,7 @@ def test_a_renewal_between_the_look_and_the_removal_keeps_the_entry(
 def test_a_removed_entry_comes_back_with_the_next_renewal(
     datastore: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellfeed.store.wakeups.LIFETIME_S", 0.0)
+    monkeypatch.setattr("cellfeed.store.wakeups.datagrams.LIFETIME_S", 0.0)
     listener = Listener(datastore.state, "paused")
     datastore.state.commit({f"{PREFIX}paused": None})
     listener.renew()

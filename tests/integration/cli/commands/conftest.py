@@ -11,7 +11,7 @@ import pytest
 
 from cellfeed.cli.main import main
 from cellfeed.instance.config_file import write_config
-from cellfeed.process_reports import ProcessEntry
+from cellfeed.processes.reports import ProcessEntry
 from cellfeed.run_dir import RunDir
 from cellfeed.store.datastore import Datastore
 from tests.support.cli_said import CONFIG, SHARDS, Run, Said

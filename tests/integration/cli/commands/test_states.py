@@ -6,7 +6,7 @@ import pytest
 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
-from cellfeed.process_reports import ProcessEntry
+from cellfeed.processes.reports import ProcessEntry
 from cellfeed.run_dir import RunDir
 from cellfeed.store.background import LoopTrouble
 from cellfeed.store.datastore import Datastore

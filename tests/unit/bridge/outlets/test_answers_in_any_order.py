@@ -22,7 +22,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.state_table import StateTable
-from cellfeed.store.waiting import Passed
+from cellfeed.store.waits.waiting import Passed
 
 TOPIC, SHARD, CELLS = "trips", 0, 6
 Op = tuple[str, int]

@@ -19,7 +19,7 @@ from cellfeed.bridge.outlets.exports import ExportOutlet
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Trimmed, Unavailable
-from cellfeed.store.waiting import Passed, PlaceRange
+from cellfeed.store.waits.waiting import Passed, PlaceRange
 
 EXPORT, GROUP = "lake", "analytics"
 TERMS = ExportTerms("trips", "trips", "id", 1, "records", [2], 1)

@@ -21,7 +21,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Trimmed, Unavailable
-from cellfeed.store.waiting import Passed, Place, PlaceRange
+from cellfeed.store.waits.waiting import Passed, Place, PlaceRange
 
 FROM_EXPORT = "kafka-a/trips/topic-1"
 TERMS = ExportTerms("trips", "trips", "topic-1", 1, "records", [2], 1, cluster_id="kafka-a")

@@ -17,7 +17,6 @@ from cellfeed.bridge.triggers.operate.reset import Reset
 from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard import position
-from cellfeed.store import watched_outlet
 from cellfeed.store.cells.cell import Cell
 from cellfeed.store.cells.put_result import PutResult
 from cellfeed.store.cells.token import Places, Token
@@ -25,7 +24,8 @@ from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import StorageUnavailable, WaitTimedOut
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, set_failpoint
 from cellfeed.store.indexes.definition import IndexColumn, IndexDefinition, IndexField
-from cellfeed.store.waiting import Passed, Place, PlaceRange
+from cellfeed.store.waits import watched_outlet
+from cellfeed.store.waits.waiting import Passed, Place, PlaceRange
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.kept_index import index_worker, made_index
 from tests.support.trigger_workers import (

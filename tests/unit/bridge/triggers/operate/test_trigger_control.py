@@ -28,7 +28,7 @@ from cellfeed.bridge.triggers.trigger_group import TriggerGroup
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import InvalidRequest, NotFound, Refused
-from cellfeed.store.wakeups import Listener, poke_once
+from cellfeed.store.wakeups.datagrams import Listener, poke_once
 from tests.support.trigger_workers import (
     GROUP,
     Recorder,

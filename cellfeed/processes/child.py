@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final, TypeVar
 
-from cellfeed.signals import raise_if_asked, uninterrupted
+from cellfeed.processes.signals import raise_if_asked, uninterrupted
 from cellfeed.store.errors import Unavailable
 
 T = TypeVar("T")

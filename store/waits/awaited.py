@@ -2,10 +2,10 @@
 truth.
 
 A process with waiters asks the processes of this machine to be woken: it sends a **watch**, one
-datagram about the outlet's group, to every follower of the logs (:mod:`cellfeed.store.wakeups`).
-The process that has the outlet answers at once and remembers the sender for ``WATCH_S``. It sends
-a datagram after each save of the group's offsets. While somebody waits it saves each step, where it
-would otherwise let several come together.
+datagram about the outlet's group, to every follower of the logs
+(:mod:`cellfeed.store.wakeups.datagrams`). The process that has the outlet answers at once and
+remembers the sender for ``WATCH_S``. It sends a datagram after each save of the group's offsets.
+While somebody waits it saves each step, where it would otherwise let several come together.
 
 **No answer is early.** A datagram says nothing but "look". The waiter reads the positions, and
 their words alone decide.
@@ -35,8 +35,8 @@ from typing import Final
 
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError
-from cellfeed.store.wakeup_addresses import follower_addresses
-from cellfeed.store.wakeups import DATAGRAM_BYTES_MAX, send_hint
+from cellfeed.store.wakeups.addresses import follower_addresses
+from cellfeed.store.wakeups.datagrams import DATAGRAM_BYTES_MAX, send_hint
 
 WATCH_S: Final = 3.0
 """How long a watch lasts at the outlet's end, in seconds."""

@@ -1,6 +1,6 @@
 """The waits of a process. Each outlet that somebody waits for has a thread, which reads its
-positions and answers all of its waiters. It looks at wake-ups (:mod:`cellfeed.store.awaited`), and
-polls.
+positions and answers all of its waiters. It looks at wake-ups
+(:mod:`cellfeed.store.waits.awaited`), and polls.
 
 A look reads the positions of the shards that are waited for, once for all waiters. Those whose
 places are passed get their answers from one further look, which reads the outcome of all of them at
@@ -20,13 +20,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from cellfeed.store import forks
-from cellfeed.store.awaited import Watch
 from cellfeed.store.cells.token import Token
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import InvalidRequest, Overloaded, StorageUnavailable
-from cellfeed.store.outlet_wait import Target, Wait
-from cellfeed.store.waiting import Find, Kind
-from cellfeed.store.watched_outlet import FOUND_S, WatchedOutlet
+from cellfeed.store.waits.awaited import Watch
+from cellfeed.store.waits.outlet_wait import Target, Wait
+from cellfeed.store.waits.waiting import Find, Kind
+from cellfeed.store.waits.watched_outlet import FOUND_S, WatchedOutlet
 
 WAITERS_MAX: Final = 256
 """Callers that wait in one process at a time: a quarter of the requests that a worker answers at

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Final, Protocol
 
-from cellfeed.store.awaited import Watch
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.cells.token import united
 from cellfeed.store.errors import CellfeedError, StorageUnavailable, Unavailable
-from cellfeed.store.outlet_wait import Target, Wait, fail, looked
-from cellfeed.store.waiting import Find, Outlet, missing_places, part_of
+from cellfeed.store.waits.awaited import Watch
+from cellfeed.store.waits.outlet_wait import Target, Wait, fail, looked
+from cellfeed.store.waits.waiting import Find, Outlet, missing_places, part_of
 
 POLL_FIRST_S: Final = 0.005
 
@@ -42,7 +42,7 @@ CLOSE_S: Final = 5.0
 
 
 class AllWaits(Protocol):
-    """The waits of a process, as :class:`cellfeed.store.outlet_watch.Waits` has them."""
+    """The waits of a process, as :class:`cellfeed.store.waits.outlet_watch.Waits` has them."""
 
     @property
     def lock(self) -> AbstractContextManager[object]: ...

@@ -26,7 +26,7 @@ from cellfeed.store.background import SupervisedThread
 from cellfeed.store.descriptors import is_readable
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.errors import CellfeedError, Unavailable
-from cellfeed.store.wakeup_addresses import (
+from cellfeed.store.wakeups.addresses import (
     LIFETIME_S,
     Entry,
     FollowerAddress,
@@ -34,7 +34,7 @@ from cellfeed.store.wakeup_addresses import (
     follower_addresses,
     here,
 )
-from cellfeed.store.wakeup_hints import Hint
+from cellfeed.store.wakeups.hints import Hint
 
 NEW_CELLS: Final = b"!"
 """The poke of a commit."""
@@ -50,7 +50,7 @@ _SWEEP_S: Final = 10.0
 
 
 class Watched(Protocol):
-    """Takes the watches among the datagrams that come (:class:`cellfeed.store.awaited.Awaited`)."""
+    """Takes the watches among the datagrams: :class:`cellfeed.store.waits.awaited.Awaited`."""
 
     def take(self, what: bytes, sender: tuple[str, int]) -> bool: ...
 

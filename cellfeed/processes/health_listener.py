@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cellfeed.process_health import HealthReport, ProcessHealth
+from cellfeed.processes.health import HealthReport, ProcessHealth
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.errors import StorageUnavailable
 from cellfeed.store.server_end import end_serving
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         health = self.server.health
         if self.path.partition("?")[0] == "/metrics":
             # Start-up: most listeners are never asked for it.
-            from cellfeed.process_metrics import METRICS_TYPE, process_metrics
+            from cellfeed.processes.metrics import METRICS_TYPE, process_metrics
 
             self._answer(200, process_metrics(health), METRICS_TYPE)
             return

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from cellfeed.sd_notify import notify, status_line, watchdog_s
+from cellfeed.processes.sd_notify import notify, status_line, watchdog_s
 from cellfeed.store.background import SupervisedThread
 from cellfeed.store.progress import Reason, unalive, unready
 

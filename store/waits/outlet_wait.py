@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from cellfeed.store.cells.token import Places
-from cellfeed.store.waiting import Kind, MissingPlace, Outlet, Passed, time_over
+from cellfeed.store.waits.waiting import Kind, MissingPlace, Outlet, Passed, time_over
 
 FIRST_LOOK_S: Final = 1.0
 """How long a caller without time waits for its only look."""

@@ -30,7 +30,8 @@ SUBJECTS_MAX: Final = 64
 class Hint:
     """A wake-up that waits to be sent, and takes in others meanwhile: bounded, however slow its
     reader is. ``heads``: by shard the next added_id; ``looks``: whether something changed that
-    heads do not say; ``subjects``: datagrams of :func:`cellfeed.store.wakeups.poke_about`."""
+    heads do not say; ``subjects``: datagrams of
+    :func:`cellfeed.store.wakeups.datagrams.poke_about`."""
 
     __slots__ = ("heads", "looks", "subjects")
 

@@ -5,7 +5,7 @@ table. Its position in a shard is the next added_id that it will take. Ids are i
 an outlet whose position is above a place has dealt with the cell there. It has handled the cell,
 parked it, or was moved past it by hand, and the answer says which.
 
-This module has the values of a wait, :mod:`cellfeed.store.outlet_watch` the wait itself.
+This module has the values of a wait, :mod:`cellfeed.store.waits.outlet_watch` the wait itself.
 """
 
 from __future__ import annotations

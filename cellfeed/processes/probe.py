@@ -1,5 +1,5 @@
-"""The health check of the image: ``python -m cellfeed.probe [/readyz | /livez]`` asks the process
-of its container, prints the answer, and exits with 1 where that is not 200.
+"""The health check of the image: ``python -m cellfeed.processes.probe [/readyz | /livez]`` asks the
+process of its container, prints the answer, and exits with 1 where that is not 200.
 
 It imports the standard library alone, because an engine starts it every few seconds.
 ``CELLFEED_HEALTH`` has the address, as ``cellfeed run --health`` takes it.

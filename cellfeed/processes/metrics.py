@@ -10,7 +10,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 
-from cellfeed.process_health import ProcessHealth
+from cellfeed.processes.health import ProcessHealth
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4"
 

@@ -18,7 +18,8 @@ table, and never go back.
 
 Crash points: after the claim, before the reservation: the next claim of the session, or of another
 one, reserves. After the reservation: some numbers are never used. After giving back, before
-leaving: the slots are free, as intended.
+leaving: the slots are free, as intended. A step that fails may leave claims of slots that should be
+another's; the next one gives them back.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import msgspec
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
 from cellfeed.bridge.gateway.groups.generations import ReservedGenerations
-from cellfeed.bridge.gateway.groups.slot_owners import GROUP, TOPIC, why_stopped
+from cellfeed.bridge.gateway.groups.slot_owners import GROUP, TOPIC, give_back_strays, why_stopped
 from cellfeed.bridge.gateway.groups.spread import SLOTS, spread
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
 from cellfeed.bridge.gateway.nodes import Node, all_nodes
@@ -100,6 +101,7 @@ class SlotClaims:
         self._session: Session | None = None
         self._renew_at_s = 0.0
         self._slots: dict[int, ClaimedSlot] = {}
+        self._broke_off = False
         self.confirmed_until_s = 0.0
         """By ``clock``: until then nobody can have taken a slot over."""
 
@@ -113,7 +115,7 @@ class SlotClaims:
         if (reason := why_stopped(self._state, self._coordinator)) is not None:
             self.confirmed_until_s = self._renew_at_s = 0.0
             raise Unavailable(reason)
-        self._renew()
+        session = self._renew()
         known = all_nodes(self._state)
         nodes = {name: known[name] for name in self._coordinator.members(GROUP) if name in known}
         # The own entry is as this process wrote it; it counts even where the coordination does
@@ -121,13 +123,17 @@ class SlotClaims:
         nodes[self._name] = self._node
         owners = spread("slot", SLOTS, sorted(node.node_id for node in nodes.values()))
         mine = {slot for slot, owner in enumerate(owners) if owner == self._node.node_id}
+        broke_off, self._broke_off = self._broke_off, True
         self._give_back([slot for slot in self._slots if slot not in mine])
+        if broke_off:
+            give_back_strays(self._coordinator, session, mine)
         wanted = [
             slot
             for slot in mine
             if slot not in self._slots or not self._is_of_this_session(self._slots[slot])
         ]
         self._take(wanted)
+        self._broke_off = False
         self._reserve_more(generations)
         return Look(nodes, dict(self._slots), defined_groups(self._state))
 
@@ -153,20 +159,19 @@ class SlotClaims:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _renew(self) -> None:
-        now_s = self._clock()
-        if self._session is not None and now_s < self._renew_at_s:
-            return
-        session = self._session
-        session = (
-            self._coordinator.join(GROUP, self._name, self._ttl_s)
-            if session is None
-            else self._coordinator.renew(session)
-        )
+    def _renew(self) -> Session:
+        now_s, session = self._clock(), self._session
+        if session is None:
+            session = self._coordinator.join(GROUP, self._name, self._ttl_s)
+        elif now_s < self._renew_at_s:
+            return session
+        else:
+            session = self._coordinator.renew(session)
         # Counted from before the call: the coordination's own count began later.
         self._session = session
         self.confirmed_until_s = now_s + session.ttl_s
         self._renew_at_s = now_s + session.ttl_s / 3
+        return session
 
     def _is_of_this_session(self, claimed: ClaimedSlot) -> bool:
         return self._session is not None and claimed.epoch == self._session.epoch

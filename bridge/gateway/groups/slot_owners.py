@@ -1,10 +1,11 @@
-"""Slots of groups as commands and metrics see them: which gateway has which."""
+"""Slots of groups as the coordination shows them: which gateway has which."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.coordination.contract import Coordinator, Session
 from cellfeed.bridge.triggers.offsets.lineage import changed_lineage
 from cellfeed.store.engines.contract.state_table import StateTable
 
@@ -35,3 +36,13 @@ def slots_by_gateway(coordinator: Coordinator) -> dict[str, list[int]]:
         if name in found:
             found[name].append(slot)
     return found
+
+
+def give_back_strays(coordinator: Coordinator, session: Session, mine: Collection[int]) -> None:
+    """Gives back the slots that the session's gateway holds, and that are not ``mine``. They are
+    left by a call that failed: a release, or a claim before the slots became another's. Nobody
+    could have them as long as the session lives. Raises Unavailable."""
+    owners = coordinator.owners(GROUP, TOPIC)
+    strays = [slot for slot, name in owners.items() if name == session.member and slot not in mine]
+    if strays:
+        coordinator.release(coordinator.claim(session, TOPIC, strays).values())

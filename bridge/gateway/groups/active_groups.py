@@ -30,9 +30,9 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.coordination.contract import Coordinator
+from cellfeed.bridge.gateway.groups.active_notes import ACTIVE_PREFIX, ActiveGroup
 from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
-from cellfeed.bridge.gateway.groups.slot_claims import ACTIVE_PREFIX, ActiveGroup
 from cellfeed.bridge.gateway.groups.slot_owners import GROUP
 from cellfeed.bridge.gateway.groups.spread import slot_of
 from cellfeed.store.errors import CellfeedError, StaleWriter

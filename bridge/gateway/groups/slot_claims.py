@@ -19,20 +19,26 @@ table, and never go back.
 Crash points: after the claim, before the reservation: the next claim of the session, or of another
 one, reserves. After the reservation: some numbers are never used. After giving back, before
 leaving: the slots are free, as intended. A step that fails may leave claims of slots that should be
-another's; the next one gives them back.
+another's: the next one gives them back. A renewal that lands late keeps a session whose slots were
+taken over meanwhile: the gateway compares its slots with the coordination's behind each one.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator, Session
+from cellfeed.bridge.gateway.groups.active_notes import active_groups
 from cellfeed.bridge.gateway.groups.generations import ReservedGenerations
-from cellfeed.bridge.gateway.groups.slot_owners import GROUP, TOPIC, give_back_strays, why_stopped
+from cellfeed.bridge.gateway.groups.slot_owners import (
+    GROUP,
+    TOPIC,
+    give_back_strays,
+    own_slots,
+    why_stopped,
+)
 from cellfeed.bridge.gateway.groups.spread import SLOTS, spread
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED
 from cellfeed.bridge.gateway.nodes import Node, all_nodes
@@ -42,20 +48,6 @@ from cellfeed.store.errors import StaleWriter, Unavailable
 from cellfeed.store.failpoints import declare, failpoint
 
 declare("gateway.slots_claimed", "gateway.slots_reserved")
-
-ACTIVE_PREFIX: Final = "gateways/groups/"
-"""Of the notes which groups have members, see
-:mod:`cellfeed.bridge.gateway.groups.active_groups`."""
-
-
-class ActiveGroup(msgspec.Struct, frozen=True):
-    """A group that had members, and the longest session time-out among them."""
-
-    group_id: str
-    session_timeout_s: float
-
-
-_decode_active = msgspec.json.Decoder(ActiveGroup)
 
 
 class ClaimedSlot(NamedTuple):
@@ -101,7 +93,8 @@ class SlotClaims:
         self._session: Session | None = None
         self._renew_at_s = 0.0
         self._slots: dict[int, ClaimedSlot] = {}
-        self._broke_off = False
+        self._is_unsure = False
+        """Whether the coordination may have other slots as this gateway's than ``_slots``."""
         self.confirmed_until_s = 0.0
         """By ``clock``: until then nobody can have taken a slot over."""
 
@@ -123,23 +116,26 @@ class SlotClaims:
         nodes[self._name] = self._node
         owners = spread("slot", SLOTS, sorted(node.node_id for node in nodes.values()))
         mine = {slot for slot, owner in enumerate(owners) if owner == self._node.node_id}
-        broke_off, self._broke_off = self._broke_off, True
+        is_unsure, self._is_unsure = self._is_unsure, True
         self._give_back([slot for slot in self._slots if slot not in mine])
-        if broke_off:
-            give_back_strays(self._coordinator, session, mine)
+        if is_unsure:
+            own = own_slots(self._coordinator, self._name)
+            self._slots = {slot: each for slot, each in self._slots.items() if slot in own}
+            give_back_strays(self._coordinator, session, own - mine)
         wanted = [
             slot
             for slot in mine
             if slot not in self._slots or not self._is_of_this_session(self._slots[slot])
         ]
         self._take(wanted)
-        self._broke_off = False
         self._reserve_more(generations)
+        self._is_unsure = False
         return Look(nodes, dict(self._slots), defined_groups(self._state))
 
     def step_without_coordination(self) -> dict[int, ClaimedSlot]:
         """The remaining slots when :meth:`step` failed: those that nobody has coordinated
         meanwhile, by the state table. Raises Unavailable."""
+        self._is_unsure = True
         if self._slots:
             ends = self._generations.ends()
             self._slots = {
@@ -171,6 +167,7 @@ class SlotClaims:
         self._session = session
         self.confirmed_until_s = now_s + session.ttl_s
         self._renew_at_s = now_s + session.ttl_s / 3
+        self._is_unsure = True
         return session
 
     def _is_of_this_session(self, claimed: ClaimedSlot) -> bool:
@@ -206,7 +203,7 @@ class SlotClaims:
             self._slots.pop(slot, None)
         self._reserve_above(fresh, ends)
         failpoint("gateway.slots_reserved")
-        active = self._active() if fresh else {}
+        active = active_groups(self._state) if fresh else {}
         for slot, claim in fresh.items():
             first = ends.get(slot, 0)
             self._slots[slot] = ClaimedSlot(
@@ -238,11 +235,3 @@ class SlotClaims:
         except StaleWriter as lost:
             self._renew_at_s = 0.0
             raise Unavailable(f"slots were lost the moment they were claimed: {lost}") from None
-
-    def _active(self) -> dict[int, dict[str, float]]:
-        found: dict[int, dict[str, float]] = {}
-        for entry in self._state.list(ACTIVE_PREFIX):
-            slot = int(entry.key.removeprefix(ACTIVE_PREFIX).partition("/")[0])
-            group = _decode_active.decode(entry.value)
-            found.setdefault(slot, {})[group.group_id] = group.session_timeout_s
-        return found

@@ -38,11 +38,15 @@ def slots_by_gateway(coordinator: Coordinator) -> dict[str, list[int]]:
     return found
 
 
-def give_back_strays(coordinator: Coordinator, session: Session, mine: Collection[int]) -> None:
-    """Gives back the slots that the session's gateway holds, and that are not ``mine``. They are
-    left by a call that failed: a release, or a claim before the slots became another's. Nobody
-    could have them as long as the session lives. Raises Unavailable."""
+def own_slots(coordinator: Coordinator, name: str) -> frozenset[int]:
+    """The slots that the coordination shows as that gateway's. Raises Unavailable."""
     owners = coordinator.owners(GROUP, TOPIC)
-    strays = [slot for slot, name in owners.items() if name == session.member and slot not in mine]
+    return frozenset(slot for slot, owner in owners.items() if owner == name)
+
+
+def give_back_strays(coordinator: Coordinator, session: Session, strays: Collection[int]) -> None:
+    """Gives back slots that the session's gateway has, and should not have. They are left by a call
+    that failed: a release, or a claim before the slots became another's. Nobody could have them as
+    long as the session lives. Raises Unavailable."""
     if strays:
         coordinator.release(coordinator.claim(session, TOPIC, strays).values())

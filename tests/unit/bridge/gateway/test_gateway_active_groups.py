@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from cellfeed.bridge.coordination.contract import Claim, Coordinator
 from cellfeed.bridge.gateway.groups.active_groups import ActiveGroups, active_key
+from cellfeed.bridge.gateway.groups.active_notes import ActiveGroup
 from cellfeed.bridge.gateway.groups.cluster import GatewayCluster
 from cellfeed.bridge.gateway.groups.group_table import GroupTable
-from cellfeed.bridge.gateway.groups.slot_claims import ActiveGroup
 from cellfeed.bridge.gateway.groups.slot_owners import GROUP
 from cellfeed.store.errors import CellfeedError, StaleWriter, StorageUnavailable
 

@@ -14,7 +14,8 @@ from cellfeed.bridge.coordination.contract import CommittedOffset, Coordinator, 
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from cellfeed.bridge.coordination.zookeeper.url import ZooKeeperAddress
-from cellfeed.bridge.gateway.groups.slot_claims import ActiveGroup, SlotClaims
+from cellfeed.bridge.gateway.groups.active_notes import ActiveGroup
+from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims
 from cellfeed.bridge.gateway.groups.slot_owners import slots_by_gateway
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.limits import GENERATIONS_RESERVED

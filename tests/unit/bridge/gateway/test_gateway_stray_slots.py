@@ -1,15 +1,17 @@
-"""A gateway whose step broke off with claims that it should not have gives them back: no gateway
-could coordinate their groups as long as it lives."""
+"""A gateway compares its slots with the claims in the coordination. Claims that it should not have
+would keep their groups from every gateway; without the claims that it should have it would refuse
+every commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.gateway.groups.slot_claims import SlotClaims
 from cellfeed.bridge.gateway.groups.slot_owners import slots_by_gateway
@@ -22,18 +24,19 @@ TTL_S = 10.0
 
 
 class Instance:
-    """A coordination in a state table, whose calls may fail once. Its clock stands still."""
+    """A coordination in a state table, whose calls may fail once. Tests move its clock."""
 
     def __init__(self, state: SqliteState) -> None:
         self.state = state
-        self.coordinator = StoreCoordinator(state, clock=lambda: 0.0)
+        self.now_s = 0.0
+        self.coordinator = StoreCoordinator(state, clock=lambda: self.now_s)
 
     def gateway(self, name: str) -> SlotClaims:
         node = register(self.state, name, {"default": ("127.0.0.1", 9092)}, ("127.0.0.1", 8081))
-        return SlotClaims(self.coordinator, self.state, name, node, TTL_S, lambda: 0.0)
+        return SlotClaims(self.coordinator, self.state, name, node, TTL_S, lambda: self.now_s)
 
     def fail_once(self, monkeypatch: pytest.MonkeyPatch, call: str, *, done: bool) -> None:
-        """The next call of that name fails; ``done``: it has done its work all the same."""
+        """The next call of that name fails; ``done``: only behind its work."""
         real: Callable[..., Any] = getattr(self.coordinator, call)
 
         def failing(*args: Any, **kwargs: Any) -> Any:
@@ -108,3 +111,30 @@ def test_a_gateway_whose_steps_succeed_does_not_look_for_such_slots(
         instance.coordinator, "owners", lambda *_: pytest.fail("it looks at each step")
     )
     a.step({})
+
+
+def test_slots_that_were_taken_over_before_a_late_renewal_are_claimed_again(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master was away, or the process stopped, between the look at the lease and its commit."""
+    a, b = instance.gateway("a"), instance.gateway("b")
+    a.step({})
+    instance.now_s += 0.9 * TTL_S
+    commit = instance.state.commit
+
+    def late(write: Mapping[str, bytes | None], expect: Mapping[str, int | None]) -> int | None:
+        monkeypatch.setattr(instance.state, "commit", commit)
+        instance.now_s += 0.2 * TTL_S
+        assert len(b.step({}).slots) == SLOTS, "the session has ended for the other gateway"
+        return commit(write, expect)
+
+    monkeypatch.setattr(instance.state, "commit", late)
+    a.step({})
+    b.step({})
+    slots = a.step({}).slots
+    assert len(slots) == SLOTS // 2
+    instance.coordinator.commit_offsets(
+        "readers",
+        {("trips", 0): CommittedOffset(9)},
+        claims=[each.claim for each in slots.values()],
+    )

@@ -37,6 +37,7 @@ from cellfeed.console.query.pages import QUERY_PAGES
 from cellfeed.console.query.tables import SqlTables
 from cellfeed.console.token_pages import TOKEN_PAGES
 from cellfeed.status.looks import Looks
+from cellfeed.status.newest_of_many import NewestCells
 from cellfeed.store.errors import CellfeedError, Overloaded, Unauthenticated
 from cellfeed.store.http.server.metrics import METRICS_MEDIA_TYPE
 from cellfeed.store.http.server.worker import StopSignal
@@ -105,6 +106,7 @@ def console_app(
             {
                 "instance": instance,
                 "looks": looks,
+                "newest": NewestCells(instance.datastore),
                 "registry": registry,
                 "stop": stop,
                 "streams": Streams(),

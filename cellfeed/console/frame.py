@@ -15,6 +15,7 @@ from cellfeed.console.door import Door, is_signed_in
 from cellfeed.console.query.tables import SqlTables
 from cellfeed.console.sight import seen, sees_all
 from cellfeed.status.looks import Looks
+from cellfeed.status.newest_of_many import NewestCells
 from cellfeed.store.http.server.worker import StopSignal
 from cellfeed.store.security.callers import Caller
 
@@ -42,6 +43,7 @@ class ConsoleState(State):
 
     instance: Opened
     looks: Looks
+    newest: NewestCells
     registry: CollectorRegistry
     stop: StopSignal
     streams: Streams

@@ -20,6 +20,9 @@ from cellfeed.store.errors import NotFound
 SHARDS_OF_A_PAGE: Final = 200
 """Shards of a group in one page, those that are most behind first."""
 
+AGES_OF_A_PAGE: Final = 64
+"""Cells that a page reads for their age: of the shards whose offset has stood for longest."""
+
 HISTORY_OF_A_PAGE: Final = 20
 
 
@@ -70,7 +73,7 @@ def group_shards(request: AnyRequest, state: ConsoleState, caller: Visitor) -> T
     reader = LagReader(state.instance.datastore, state.instance.coordinator)
     if name not in {*reader.groups(), *reader.exports()} or not caller.sees_group(name):
         raise NotFound(f"there is no group {name!r}")
-    lag = reader.read(name)
+    lag = reader.read(name, looks_max=AGES_OF_A_PAGE)
     shards = sorted(lag.shards, key=lambda each: (-each.cells, each.shard))
     kind, shown, verb = named(name)
     return page(

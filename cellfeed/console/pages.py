@@ -18,7 +18,6 @@ from cellfeed.console.sight import (
     readable,
     readable_parked,
 )
-from cellfeed.status.newest import newest_cells
 from cellfeed.store.cells.cell import Cell, microseconds
 from cellfeed.store.cells.sharding import check_shard
 from cellfeed.store.datastore import Datastore
@@ -43,7 +42,7 @@ def log(request: AnyRequest, state: ConsoleState, caller: Visitor) -> Template:
     shard, location, column = (asked(request, name) for name in ("shard", "from", "column"))
     heads = datastore.heads()
     if not shard:
-        newest = newest_cells(datastore, heads, CELLS_OF_A_PAGE, column or None)[::-1]
+        newest = state.newest.read(heads, CELLS_OF_A_PAGE, column or None)[::-1]
         cells = readable(caller, newest)
         return page(
             state, caller, "log", "Log", cells=cells, shard="", column=column, following=None

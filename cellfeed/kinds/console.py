@@ -20,6 +20,7 @@ def run(process: Process) -> None:
     from cellfeed.assembly.audit_logs import audit_log
     from cellfeed.assembly.datastore import opened
     from cellfeed.assembly.servers_asked import servers_asked
+    from cellfeed.bridge.triggers.operate.lag import LagReader
     from cellfeed.console.server import run_console
     from cellfeed.status.instance_status import read_opened
 
@@ -36,10 +37,11 @@ def run(process: Process) -> None:
             ends.callback(audit.close)
             if threading.current_thread() is threading.main_thread():  # others get no signals
                 signal.signal(signal.SIGHUP, lambda *_: audit.reopen_soon())
+        reader = LagReader(instance.datastore, instance.coordinator)
         run_console(
             instance,
             directory.path,
-            lambda: read_opened(directory, instance, kinds),
+            lambda: read_opened(directory, instance, kinds, reader),
             console,
             directory.kept_port(name, "console", console.port),
             stop,

@@ -118,12 +118,16 @@ def read_status(
 
 
 def read_opened(
-    directory: RunDir, instance: Opened, kinds: Mapping[str, str] | None = None
+    directory: RunDir,
+    instance: Opened,
+    kinds: Mapping[str, str] | None = None,
+    reader: LagReader | None = None,
 ) -> InstanceStatus:
-    """:func:`read_status` of an instance that is open already."""
+    """:func:`read_status` of an instance that is open already. ``reader``: one that remembers, for
+    calls after each other."""
     found = _of_run_dir(directory, instance.config, kinds or {})
     try:
-        _learn(found, directory, instance)
+        _learn(found, directory, instance, reader)
     except Unavailable as error:
         found.storage_away = str(error)
     return found
@@ -149,7 +153,9 @@ def _of_run_dir(directory: RunDir, config: Config, kinds: Mapping[str, str]) -> 
     )
 
 
-def _learn(found: InstanceStatus, directory: RunDir, instance: Opened) -> None:
+def _learn(
+    found: InstanceStatus, directory: RunDir, instance: Opened, reader: LagReader | None = None
+) -> None:
     config, datastore, coordinator = instance
     found.clusters = clusters_status(datastore)
     found.heads = dict(sorted(datastore.heads().items()))
@@ -157,7 +163,8 @@ def _learn(found: InstanceStatus, directory: RunDir, instance: Opened) -> None:
         found.check = check_status(config.checks, datastore)
     found.erasures = datastore.unended_erasures.all()
     found.builds = index_builds(datastore)
-    _learn_groups(found, directory, config, datastore, coordinator)
+    reader = reader or LagReader(datastore, coordinator)
+    _learn_groups(found, directory, config, datastore, coordinator, reader)
     living = {gateway.name for gateway in found.gateways}
     found.left_out = left_out_of_topics(datastore, living)
 
@@ -168,8 +175,8 @@ def _learn_groups(
     config: Config,
     datastore: Datastore,
     coordinator: Coordinator,
+    reader: LagReader,
 ) -> None:
-    reader = LagReader(datastore, coordinator)
     triggers = {
         group
         for app in config.triggers

@@ -19,9 +19,15 @@ from cellfeed.status.stuck_part import Stuck
 LOOK_EVERY_S: Final = 2.0
 """How long one look answers all pages."""
 
+LOOK_SHARE: Final = 1 / 30
+"""The part of a core that looks may take: with thousands of shards they come more seldom."""
+
 WAIT_S: Final = 2.0
 """How long a page waits for a look. With thousands of shards one may take longer: then the page
 shows the last one, and its age."""
+
+REST_TIMES_MAX: Final = 3.0
+"""Looks come at most so many times more seldom: faults are named within ten seconds."""
 
 LOOKS_KEPT: Final = 300
 """Looks whose lag is kept: ten minutes."""
@@ -47,6 +53,7 @@ class Looks:
         self._changed = threading.Condition()
         self._last = Look(0, 0.0, InstanceStatus([], [], storage_away="not looked at yet"), [])
         self._looked_at_s = float("-inf")
+        self._rest_s = every_s
         self._looking = False
         self._lags: dict[str, deque[tuple[float, int]]] = {}
 
@@ -54,7 +61,7 @@ class Looks:
         """The newest look. One that is older than its time has a new one made, for which this waits
         ``WAIT_S`` at most; not at all without ``wait``."""
         with self._changed:
-            if time.monotonic() - self._looked_at_s > self._every_s and not self._looking:
+            if time.monotonic() - self._looked_at_s > self._rest_s and not self._looking:
                 self._looking = True
                 threading.Thread(target=self._look, name="status-look", daemon=True).start()
             number = self._last.number
@@ -69,6 +76,7 @@ class Looks:
             return list(self._lags.get(group, ()))
 
     def _look(self) -> None:
+        cpu_s = time.thread_time()
         try:
             found = self._read()
         except Exception as error:
@@ -78,6 +86,8 @@ class Looks:
         with self._changed:
             self._last = Look(self._last.number + 1, now_s, found, standing)
             self._looked_at_s = time.monotonic()
+            times = (time.thread_time() - cpu_s) / LOOK_SHARE / LOOK_EVERY_S
+            self._rest_s = self._every_s * min(max(1.0, times), REST_TIMES_MAX)
             self._looking = False
             self._keep(now_s, found)
             self._changed.notify_all()

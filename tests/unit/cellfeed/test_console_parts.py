@@ -61,6 +61,26 @@ def test_one_look_answers_everybody_for_its_time() -> None:
     assert fresh.latest().number == 2
 
 
+def test_a_look_that_takes_long_is_repeated_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, cpu_s, costs = 1_000.0, 0.0, [0.0]
+
+    def read() -> InstanceStatus:
+        nonlocal cpu_s
+        cpu_s += costs[-1]
+        return behind(1)
+
+    monkeypatch.setattr("cellfeed.status.looks.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("cellfeed.status.looks.time.thread_time", lambda: cpu_s)
+    for cost_s, rest_s in ((0.001, 2.0), (0.1, 3.0), (5.0, 6.0)):
+        costs.append(cost_s)
+        looks = Looks(read)
+        assert looks.latest().number == 1
+        now_s += rest_s - 0.1
+        assert looks.latest().number == 1
+        now_s += 0.2
+        assert looks.latest().number == 2
+
+
 def test_a_look_that_fails_is_shown_and_the_next_one_tries_again() -> None:
     answers: list[InstanceStatus | Exception] = [RuntimeError("no such table"), behind(3)]
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+from pathlib import Path
+from random import Random
+from uuid import UUID, uuid4
 
+import pytest
+
+from cellfeed.status import newest_of_many
 from cellfeed.status.newest import newest_cells
+from cellfeed.status.newest_of_many import FEW_LOGS, NewestCells
 from cellfeed.store.datastore import Datastore
 
 
@@ -42,3 +48,60 @@ def test_cells_behind_the_heads_are_left_to_the_follower(datastore: Datastore) -
 
 def test_an_empty_store_has_no_newest_cell(datastore: Datastore) -> None:
     assert shown(datastore, 10) == []
+
+
+def test_few_of_many_logs_are_read_for_the_newest_cells(tmp_path: Path) -> None:
+    random = Random(28)
+    with Datastore.open_embedded(tmp_path, shards=FEW_LOGS * 4) as store:
+        newest = NewestCells(store)
+        assert newest.read(store.heads(), 10, None) == []
+        number = 0
+        for _ in range(4):
+            # Some logs get many cells of one moment after each other, most get one or none.
+            favourite = UUID(int=random.getrandbits(128), version=4)
+            keys = [UUID(int=random.getrandbits(128), version=4) for _ in range(400)]
+            for ref, key in enumerate([*keys, *[favourite] * 30], 1):
+                store.put_cell(key, "RARE" if number % 9 == 0 else "BASE", ref, {"n": number})
+                number += 1
+            heads = store.heads()
+            for last, column in ((1, None), (10, None), (50, None), (20, "RARE"), (5, "NEVER")):
+                everything = newest_cells(store, heads, 10_000, column)
+                assert newest.read(heads, last, column) == everything[-last:]
+
+
+def test_the_ends_of_many_logs_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Datastore.open_embedded(tmp_path, shards=FEW_LOGS * 2) as store:
+        put(store, range(300))
+        newest = NewestCells(store)
+        before = newest.read(store.heads(), 10, None)
+        asked = []
+        scan_many = store.engine.scan_many
+        monkeypatch.setattr(
+            store.engine, "scan_many", lambda ranges: asked.extend(ranges) or scan_many(ranges)
+        )
+        assert newest.read(store.heads(), 10, None) == before
+        assert asked == []
+        put(store, range(300, 301))
+        assert newest.read(store.heads(), 10, None)[-1].body == {"n": 300}
+        assert len(asked) == 1
+
+
+def test_a_look_for_a_column_that_is_not_there_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest_of_many, "LOOKED_THROUGH_MAX", 100)
+    with Datastore.open_embedded(tmp_path, shards=FEW_LOGS * 2) as store:
+        put(store, range(1_000))
+        looked: list[int] = []
+        get = store.get_cells_for_shards
+
+        def counted(locations: dict[int, int], limit: int) -> object:
+            found = get(locations, limit)
+            looked.extend(len(piece.cells) for piece in found.values())
+            return found
+
+        monkeypatch.setattr(store, "get_cells_for_shards", counted)
+        assert NewestCells(store).read(store.heads(), 5, "NEVER") == []
+        assert 100 <= sum(looked) <= 100 + 50 * 8

@@ -34,6 +34,14 @@ def test_beyond_loopback_credentials_are_asked_for_by_themselves(host: str) -> N
     assert HttpListener(authentication=True).needs_credentials
 
 
+def test_no_answer_waits_for_the_acknowledgement_of_its_first_packet() -> None:
+    for bound in listen(HttpListener("localhost", 0), "the worker"):
+        with bound, socket.create_connection(bound.getsockname()[:2]):
+            accepted, _ = bound.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_name_for_loopback_that_is_another_address_here_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

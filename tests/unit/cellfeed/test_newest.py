@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from uuid import UUID, uuid4
@@ -11,7 +12,9 @@ import pytest
 from cellfeed.status import newest_of_many
 from cellfeed.status.newest import newest_cells
 from cellfeed.status.newest_of_many import FEW_LOGS, NewestCells
+from cellfeed.store.cells.cell import StoredCell
 from cellfeed.store.datastore import Datastore
+from cellfeed.store.engines.contract.values import LogRange
 
 
 def put(store: Datastore, numbers: range, column: str = "BASE") -> None:
@@ -76,11 +79,14 @@ def test_the_ends_of_many_logs_are_read_once(
         put(store, range(300))
         newest = NewestCells(store)
         before = newest.read(store.heads(), 10, None)
-        asked = []
+        asked: list[LogRange] = []
         scan_many = store.engine.scan_many
-        monkeypatch.setattr(
-            store.engine, "scan_many", lambda ranges: asked.extend(ranges) or scan_many(ranges)
-        )
+
+        def counted(ranges: Sequence[LogRange]) -> list[list[StoredCell]]:
+            asked.extend(ranges)
+            return scan_many(ranges)
+
+        monkeypatch.setattr(store.engine, "scan_many", counted)
         assert newest.read(store.heads(), 10, None) == before
         assert asked == []
         put(store, range(300, 301))

@@ -1,5 +1,5 @@
-"""A console over an embedded datastore in a process of its own, and a reader of its pages that does
-what a browser does."""
+"""A console over an embedded datastore in a process of its own, and a reader of its pages
+that loads them as a browser does."""
 
 from __future__ import annotations
 

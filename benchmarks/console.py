@@ -1,5 +1,4 @@
-"""The answer time of every page of the console, and what an open page costs the puts of the same
-run.
+"""The answer time of every page of the console, and the puts a second beside an open page.
 
 Over the embedded store, with few and many shards, at two sizes; the console and the HTTP worker are
 processes of their own. The instance is in a bad night: a trigger has every shard and no worker, and

@@ -1,8 +1,8 @@
 """The newest cells of thousands of logs, without a look into each: the last cell of a log bounds
 the age of all others in it.
 
-The logs are read from the one that was written last, a few cells of each, until no other log can
-have a newer cell than those found. The moment of a log's last cell is remembered as long as its
+The logs are read from the one that was written last, a few cells of each. That ends when no other
+log can have a newer cell. The moment of a log's last cell is remembered as long as its
 end stays, so a second look reads only the ends that moved.
 """
 

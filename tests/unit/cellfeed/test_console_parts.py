@@ -61,7 +61,7 @@ def test_one_look_answers_everybody_for_its_time() -> None:
     assert fresh.latest().number == 2
 
 
-def test_a_look_that_takes_long_is_repeated_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_rest_longer_after_a_look_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, cpu_s, costs = 1_000.0, 0.0, [0.0]
 
     def read() -> InstanceStatus:

@@ -175,7 +175,7 @@ PROCESS_PLANTS: Final[Mapping[str, Plant]] = {
         "an erasure that leaves the notes of a dead trim",
         "cellfeed.store.indexes.trimmed:IndexedTrim",
         "settle",
-        instead(lambda *_: None),
+        instead(lambda *_, **__: None),
         "E20",
     ),
     **dict.fromkeys(

@@ -19,7 +19,6 @@ from cellfeed.bridge.groups.control import EXPORTS, group_prefix
 from cellfeed.bridge.groups.definition import Definition, check_definition
 from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.outlets.lakes import LakeLook, LakeTable
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.api import CellStore
 from cellfeed.store.cells.put_result import PutResult
@@ -37,6 +36,7 @@ from cellfeed.store.http.async_client import AsyncClient
 from cellfeed.store.indexes.definition import IndexColumn, IndexDefinition, IndexField
 from cellfeed.store.waits import outlet_watch, waiting, watched_outlet
 from cellfeed.store.waits.waiting import Place
+from tests.support.parked import parked_cell
 from tests.support.waiting import wait_until
 from tests.support.worker_thread import worker_thread
 
@@ -142,19 +142,7 @@ def test_the_answer_names_the_parked_cells_of_a_batch(store: CellStore, moved: O
     bad = results[7]
     assert bad.shard is not None
     assert bad.added_id is not None
-    cell = ParkedCell(
-        group="billing",
-        topic=moved.datastore.name,
-        partition=bad.shard,
-        added_id=bad.added_id,
-        row_key="",
-        column_name="BASE",
-        ref_key=1,
-        error="no",
-        attempts=1,
-        parked_at_us=1,
-        last_tried_at_us=1,
-    )
+    cell = parked_cell(bad.shard, bad.added_id, topic=moved.datastore.name)
     parked = ParkedCells(moved.datastore.state)
     moved.datastore.state.commit(dict(parked.entry(cell)))
     for shard in shards:

@@ -25,7 +25,6 @@ from cellfeed.bridge.gateway.groups.slot_claims import ClaimedSlot, SlotClaims
 from cellfeed.bridge.gateway.groups.slot_owners import GROUP as GATEWAYS
 from cellfeed.bridge.gateway.groups.spread import SLOTS
 from cellfeed.bridge.gateway.nodes import register
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.cell import new_cell
 from cellfeed.store.cells.put_result import Outcome
@@ -35,6 +34,7 @@ from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import InvalidRequest, NotFound, RowErased, StaleWriter, Unavailable
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.races.scheduler import Case, Run
+from tests.support.parked import parked_cell
 
 if TYPE_CHECKING:
     from cellfeed.bridge.gateway.context import GatewayContext
@@ -259,19 +259,7 @@ def two_gateways_take_slots(kind: str) -> Case:
     return Case([partial(_slots_taken, gateway) for gateway in gateways], check, place.close)
 
 
-CELL = ParkedCell(
-    group=GROUP,
-    topic=TOPIC,
-    partition=0,
-    added_id=7,
-    row_key=str(UUID(int=7)),
-    column_name="BASE",
-    ref_key=1,
-    error="no",
-    attempts=1,
-    parked_at_us=1,
-    last_tried_at_us=1,
-)
+CELL = parked_cell(0, 7, group=GROUP, topic=TOPIC, row_key=str(UUID(int=7)))
 
 
 def retry_beside_a_skip(ran: bool) -> Case:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.config.gateway import GatewayProcessConfig
 from cellfeed.config.model import Config, DatastoreConfig, WarehouseConfig, WorkerConfig
 from cellfeed.store.datastore import Datastore
+from tests.support.parked import parked_cell
 
 NAMESPACE = UUID("11b1f6c2-55cf-5a57-8e5b-6f2f0d8a6f10")
 
@@ -52,14 +52,10 @@ def fill(store: Datastore, cells: int) -> None:
 def park(opened: Datastore, added_id: int) -> None:
     now_us = time.time_ns() // 1000
     parked = ParkedCells(opened.state)
-    cell = ParkedCell(
-        group="billing",
-        topic="trips",
-        partition=1,
-        added_id=added_id,
+    cell = parked_cell(
+        1,
+        added_id,
         row_key=KEY,
-        column_name="BASE",
-        ref_key=1,
         error="Traceback\nCardDeclined: no [/money]",
         attempts=5,
         parked_at_us=now_us,

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.version import IndexVersion
+from tests.support.parked import parked_cell
 
 BY_SECRET: Final = parse_definition("""
 table: by_secret
@@ -34,16 +34,13 @@ def indexed_and_parked(
     for shard in range(datastore.shards):
         keeper.apply(shard, datastore.engine.scan(shard, 0, 10_000))
     for number, (row, secret) in enumerate(secrets.items()):
-        parked = ParkedCell(
+        parked = parked_cell(
+            datastore.shard_of(row),
+            number,
             group="g",
-            topic="trips",
-            partition=datastore.shard_of(row),
-            added_id=number,
             row_key=str(row),
-            column_name="BASE",
             ref_key=0,
             error=f"ValueError: {secret}",
-            attempts=1,
             parked_at_us=0,
             last_tried_at_us=0,
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.typed.rejected_cells import note_rejected
 from cellfeed.store.datastore import Datastore
@@ -17,6 +16,7 @@ from cellfeed.store.failpoints import FailpointReached, set_failpoint
 from cellfeed.store.indexes.definition_file import parse_definition
 from cellfeed.store.indexes.keeper import IndexKeeper
 from cellfeed.store.indexes.trimmed import IndexedTrim
+from tests.support.parked import parked_cell
 
 SHARDS: Final = 4
 
@@ -79,16 +79,13 @@ def _trim_note(datastore: Datastore, row: UUID, secret: str) -> None:
 def _parked(datastore: Datastore, row: UUID, secret: str) -> None:
     _body(datastore, row, secret)
     last = datastore.engine.row_cells(row.bytes)[-1]
-    cell = ParkedCell(
+    cell = parked_cell(
+        datastore.shard_of(row),
+        last.added_id,
         group="g",
-        topic="trips",
-        partition=datastore.shard_of(row),
-        added_id=last.added_id,
         row_key=str(row),
-        column_name="BASE",
         ref_key=2,
         error=f"ValueError: {secret}",
-        attempts=1,
         parked_at_us=0,
         last_tried_at_us=0,
     )

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.console.sight import seen
 from cellfeed.status.causes import Cause
@@ -19,6 +18,7 @@ from cellfeed.store.security.rights import Acl
 from cellfeed.store.security.tokens import list_tokens
 from cellfeed.store.security.users import allow, read_security
 from tests.support.console_thread import Browser, RunningConsole, running_console
+from tests.support.parked import parked_cell
 
 pytestmark = pytest.mark.integration
 
@@ -32,18 +32,15 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole
         datastore.put_cell(KEY, "OPEN", 1, {"note": "for all"})
         datastore.put_cell(KEY, "PAY", 1, {"card": "4111"})
         parked = [
-            ParkedCell(
+            parked_cell(
+                datastore.shard_of(KEY),
+                1,
                 group=group,
                 topic=datastore.name,
-                partition=datastore.shard_of(KEY),
-                added_id=1,
                 row_key=str(KEY),
                 column_name="PAY",
-                ref_key=1,
                 error="ValueError: 4111",
                 attempts=2,
-                parked_at_us=1,
-                last_tried_at_us=1,
             )
             for group in ("billing", "others")
         ]

@@ -17,6 +17,7 @@ from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.indexes.definition_file import parse_definition
 from tests.support.kept_index import caught_up, index_worker, made_index
+from tests.support.parked import parked_cell
 
 DEFINITION = parse_definition(
     "{table: by_driver, datastore: trips, column_defs: [{column_name: BASE, fields: [{field:"
@@ -38,18 +39,8 @@ class Kept:
         return handled_to(self.store, self.coordinator)(GROUP)
 
     def park(self) -> ParkedCell:
-        cell = ParkedCell(
-            group=GROUP,
-            topic=self.store.name,
-            partition=1,
-            added_id=0,
-            row_key=str(UUID(int=1)),
-            column_name="BASE",
-            ref_key=1,
-            error="a test",
-            attempts=1,
-            parked_at_us=1,
-            last_tried_at_us=1,
+        cell = parked_cell(
+            1, 0, group=GROUP, topic=self.store.name, row_key=str(UUID(int=1)), error="a test"
         )
         self.store.state.commit(self.parked.entry(cell))
         return cell

@@ -17,7 +17,6 @@ from cellfeed.bridge.coordination.contract import CommittedOffset
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.triggers.operate.lag import GroupLag as TriggerLag
 from cellfeed.bridge.triggers.operate.lag import ShardLag
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.config.model import Config, DatastoreConfig
 from cellfeed.console.filters import ago, moment, number, shortened
@@ -30,6 +29,7 @@ from cellfeed.status.looks import LOOKS_KEPT, Looks
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.erasures import UnendedErasure
 from cellfeed.store.http.server.metric_families import SERIES_MAX
+from tests.support.parked import parked_cell
 
 KEY = UUID(int=7)
 
@@ -209,19 +209,7 @@ def test_each_cell_of_a_row_says_which_readers_have_passed_it(instance: Opened) 
         datastore.put_cell(KEY, "BASE", ref_key, {"n": ref_key})
     lag = ShardLag(shard, 2, 3, 1, 1.0, "w", 0, "busy")
     billing = TriggerLag("billing", "trips", 1, 1.0, 1, ["w"], "", [lag])
-    cell = ParkedCell(
-        group="billing",
-        topic="trips",
-        partition=shard,
-        added_id=0,
-        row_key=str(KEY),
-        column_name="BASE",
-        ref_key=1,
-        error="no",
-        attempts=2,
-        parked_at_us=1,
-        last_tried_at_us=1,
-    )
+    cell = parked_cell(shard, 0, row_key=str(KEY), attempts=2)
     datastore.state.commit(dict(ParkedCells(datastore.state).entry(cell)))
     instance.coordinator.commit_offsets("readers", {("trips", shard): CommittedOffset(1)})
     found = InstanceStatus(

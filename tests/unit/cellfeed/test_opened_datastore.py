@@ -22,6 +22,7 @@ from cellfeed.cli.main import command_line
 from cellfeed.config.model import Config
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Refused
+from tests.support.parked import parked_cell
 
 GONE, STAYS = UUID(int=1), UUID(int=2)
 
@@ -33,18 +34,8 @@ def store(tmp_path: Path) -> Iterator[Datastore]:
 
 
 def parked(row_key: UUID, datastore: Datastore) -> ParkedCell:
-    return ParkedCell(
-        group="billing",
-        topic="trips",
-        partition=datastore.shard_of(row_key),
-        added_id=0,
-        row_key=str(row_key),
-        column_name="BASE",
-        ref_key=1,
-        error="cannot charge the card 4711",
-        attempts=1,
-        parked_at_us=1,
-        last_tried_at_us=1,
+    return parked_cell(
+        datastore.shard_of(row_key), 0, row_key=str(row_key), error="cannot charge the card 4711"
     )
 
 

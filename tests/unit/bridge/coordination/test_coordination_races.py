@@ -14,11 +14,11 @@ import pytest
 from cellfeed.bridge.coordination.contract import CommittedOffset, Session
 from cellfeed.bridge.coordination.in_store import StoreCoordinator
 from cellfeed.bridge.coordination.store_keys import assignment_key, leader_key
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.engines.sqlite.state import SqliteState
 from cellfeed.store.errors import StaleWriter
+from tests.support.parked import parked_cell
 
 TTL_S = 60.0
 
@@ -124,19 +124,7 @@ def test_a_claim_that_is_taken_over_between_the_look_and_the_commit_moves_no_off
     assert other.fetch_offsets("g")[("trips", 0)].offset == 9
 
 
-CELL = ParkedCell(
-    group="g",
-    topic="trips",
-    partition=0,
-    added_id=7,
-    row_key="00000000-0000-0000-0000-000000000007",
-    column_name="BASE",
-    ref_key=1,
-    error="no",
-    attempts=1,
-    parked_at_us=1,
-    last_tried_at_us=1,
-)
+CELL = parked_cell(0, 7, group="g", row_key="00000000-0000-0000-0000-000000000007")
 
 
 def test_a_cell_skipped_while_it_runs_is_counted_only_as_skipped(

@@ -23,6 +23,7 @@ from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.engines.contract.state_table import StateTable
 from cellfeed.store.waits.waiting import Passed
+from tests.support.parked import parked_cell
 
 TOPIC, SHARD, CELLS = "trips", 0, 6
 Op = tuple[str, int]
@@ -84,16 +85,11 @@ class Group:
         self.position = to
 
     def _cell(self, added_id: int) -> ParkedCell:
-        return ParkedCell(
+        return parked_cell(
+            SHARD,
+            added_id,
             group=self.name,
             topic=TOPIC,
-            partition=SHARD,
-            added_id=added_id,
-            row_key="",
-            column_name="BASE",
-            ref_key=1,
-            error="no",
-            attempts=1,
             parked_at_us=self.state.now_us(),
             last_tried_at_us=0,
         )

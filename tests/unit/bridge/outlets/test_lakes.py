@@ -16,12 +16,12 @@ from cellfeed.bridge.export.export_terms import ExportTerms, terms_key
 from cellfeed.bridge.gateway.cluster_id import cluster_id_of
 from cellfeed.bridge.groups.control import EXPORTS
 from cellfeed.bridge.outlets.lakes import LakeLook, LakeOutlet, LakeTable
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.cells.token import Places
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import Trimmed, Unavailable
 from cellfeed.store.waits.waiting import Passed, Place, PlaceRange
+from tests.support.parked import parked_cell
 
 FROM_EXPORT = "kafka-a/trips/topic-1"
 TERMS = ExportTerms("trips", "trips", "topic-1", 1, "records", [2], 1, cluster_id="kafka-a")
@@ -121,19 +121,7 @@ def test_a_lake_of_an_export_has_passed_the_cells_below_both_positions(table: Ta
 def test_cells_that_the_export_parked_or_began_behind_are_named(
     table: Table, datastore: Datastore
 ) -> None:
-    cell = ParkedCell(
-        group=f"{EXPORTS}all",
-        topic="trips",
-        partition=0,
-        added_id=5,
-        row_key="",
-        column_name="BASE",
-        ref_key=1,
-        error="too large",
-        attempts=1,
-        parked_at_us=1,
-        last_tried_at_us=1,
-    )
+    cell = parked_cell(0, 5, group=f"{EXPORTS}all", error="too large")
     datastore.state.commit(dict(ParkedCells(datastore.state).entry(cell)))
     table.from_export(9, exported=9)
     assert table.outlet.passed([Places(0, 0, 8)]) == Passed(

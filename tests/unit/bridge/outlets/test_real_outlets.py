@@ -14,7 +14,6 @@ from cellfeed.bridge.groups.history import Operator
 from cellfeed.bridge.outlets.find import outlets
 from cellfeed.bridge.outlets.groups import GroupOutlet
 from cellfeed.bridge.triggers.operate.reset import Reset
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.bridge.triggers.shard import position
 from cellfeed.store.cells.cell import Cell
@@ -28,6 +27,7 @@ from cellfeed.store.waits import watched_outlet
 from cellfeed.store.waits.waiting import Passed, Place, PlaceRange
 from cellfeed.testing.zookeeper_tree import ZooKeeperTree
 from tests.support.kept_index import index_worker, made_index
+from tests.support.parked import parked_cell
 from tests.support.trigger_workers import (
     COORDINATIONS,
     GROUP,
@@ -163,19 +163,7 @@ def test_a_decided_reset_counts_although_zookeeper_has_not_got_it(
 def test_a_cell_whose_parking_is_on_its_way_to_the_state_table_is_not_passed(
     datastore: Datastore, tree: ZooKeeperTree
 ) -> None:
-    cell = ParkedCell(
-        group=GROUP,
-        topic="trips",
-        partition=0,
-        added_id=0,
-        row_key="",
-        column_name="BASE",
-        ref_key=1,
-        error="no",
-        attempts=1,
-        parked_at_us=1,
-        last_tried_at_us=1,
-    )
+    cell = parked_cell(0, 0, group=GROUP)
     with closing(open_coordination("zookeeper", datastore, tree)) as coordinator:
         session = coordinator.join(GROUP, "w", 10)
         claim = coordinator.claim(session, "trips", [0])[0]

@@ -13,24 +13,15 @@ from cellfeed.bridge.triggers.parked.cell import ParkedCell, due, fronts, is_of_
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest, NotFound, Unavailable
+from tests.support.parked import parked_cell
 
 GROUP = "a/b billing"
 ROW, OTHER = UUID(int=7), UUID(int=8)
 
 
 def cell(added_id: int, partition: int = 3, **changed: object) -> ParkedCell:
-    made = ParkedCell(
-        group=GROUP,
-        topic="trips",
-        partition=partition,
-        added_id=added_id,
-        row_key=str(ROW),
-        column_name="BASE",
-        ref_key=1,
-        error="ValueError: no",
-        attempts=5,
-        parked_at_us=1,
-        last_tried_at_us=1,
+    made = parked_cell(
+        partition, added_id, group=GROUP, row_key=str(ROW), error="ValueError: no", attempts=5
     )
     return msgspec.structs.replace(made, **changed)
 

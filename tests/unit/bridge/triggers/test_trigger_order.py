@@ -18,6 +18,7 @@ from cellfeed.store.cells.cell import Cell
 from cellfeed.store.datastore import Datastore
 from cellfeed.store.errors import InvalidRequest
 from cellfeed.store.failpoints import FailpointReached, clear_failpoints, passes, set_failpoint
+from tests.support.parked import parked_cell
 from tests.support.trigger_steps import GROUP, Worker
 
 Ran = list[tuple[str, int]]
@@ -302,16 +303,12 @@ def _assert_runs_again_only_what_was_last(numbers: list[int]) -> None:
 def parked(
     row: str, added_id: int, *, in_order: bool = True, is_behind: bool = False, asked: bool = False
 ) -> ParkedCell:
-    return ParkedCell(
+    return parked_cell(
+        0,
+        added_id,
         group=GROUP,
-        topic="trips",
-        partition=0,
-        added_id=added_id,
         row_key=row,
-        column_name="BASE",
-        ref_key=1,
         error="",
-        attempts=1,
         parked_at_us=0,
         last_tried_at_us=0,
         retry_asked=asked,

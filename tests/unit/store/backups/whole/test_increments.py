@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from cellfeed.bridge.backups.kept_state import restored
-from cellfeed.bridge.triggers.parked.cell import ParkedCell
 from cellfeed.bridge.triggers.parked.cells import ParkedCells
 from cellfeed.store.backups.backup import Backup
 from cellfeed.store.backups.check import dictionaries_known, read_state
@@ -41,6 +40,7 @@ from tests.support.backups_made import (
     restored_into,
     without_history,
 )
+from tests.support.parked import parked_cell
 from tests.support.rides import rides
 
 
@@ -96,16 +96,13 @@ def test_rows_erased_before_a_later_backup_are_erased_in_a_restore_of_an_earlier
     parked = ParkedCells(source.state)
     third = UUID(bytes=before[0][2].row_key)
     for number, row in enumerate((second, third)):
-        cell = ParkedCell(
+        cell = parked_cell(
+            0,
+            number,
             group="g",
-            topic="trips",
-            partition=0,
-            added_id=number,
             row_key=str(row),
-            column_name="BASE",
             ref_key=0,
             error="no fare",
-            attempts=1,
             parked_at_us=0,
             last_tried_at_us=0,
         )

@@ -45,6 +45,7 @@ from cellfeed.store.http.server.metrics import WorkerMetrics
 from cellfeed.store.http.server.misdirected import BARE_PATH, refuse_misdirected
 from cellfeed.store.http.server.openapi import openapi_config
 from cellfeed.store.http.server.puts import PutRoutes
+from cellfeed.store.http.server.quota_metrics import QuotaMetrics
 from cellfeed.store.http.server.read_pool import FILE_READ_THREADS, READ_THREADS, ReadPool
 from cellfeed.store.http.server.reads import READ_GUARDS, READ_ROUTES
 from cellfeed.store.http.server.responses import as_put_error, send_content, send_error
@@ -90,7 +91,8 @@ class WorkerApp:
         self.closing = asyncio.Event()
         self.wakeups = WakeupRoute(datastore, self.closing, self.callers)
         writers = WriterMetrics(datastore.writer_tallies)
-        collectors = [*collectors, self.wakeups.metrics, writers]
+        throttled = QuotaMetrics(self._quotas)
+        collectors = [*collectors, self.wakeups.metrics, writers, throttled]
         self.metrics = WorkerMetrics(datastore.engine, collectors)
         reads_files = isinstance(datastore.engine, SqliteEngine)
         self._reads = ReadPool(

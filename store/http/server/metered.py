@@ -22,9 +22,9 @@ answers."""
 FREE: Final = ("/livez", "/readyz", "/health", "/health/live", "/health/ready", "/metrics")
 """Paths that anybody may ask for at any time."""
 
-STREAM_PAUSE_MAX_S: Final = 10.0
-"""How long a piece of a stream waits for its quota: a peer that hears nothing for longer would
-take the server for dead."""
+STREAM_PAUSE_MAX_S: Final = 3.0
+"""How long a piece of a stream waits for its quota: half of the silence after which a follower
+takes the worker for dead (:mod:`cellfeed.store.http.wakeup_links`)."""
 
 
 def admitted(

@@ -15,7 +15,9 @@ from cellfeed.store.errors import QuotaExceeded
 from cellfeed.store.http.server import metered
 from cellfeed.store.http.server.app import WorkerApp
 from cellfeed.store.http.server.callers import CALLER
-from cellfeed.store.http.server.metered import admitted
+from cellfeed.store.http.server.health import OPERATION_ROUTES
+from cellfeed.store.http.server.metered import STREAM_PAUSE_MAX_S, admitted
+from cellfeed.store.http.wakeup_links import SILENT_S
 from cellfeed.store.security.access import Security
 from cellfeed.store.security.callers import Caller
 from cellfeed.store.security.peer_limits import Quota
@@ -160,8 +162,14 @@ def test_probes_and_metrics_answer_while_everybody_owes(
 ) -> None:
     worker._quotas.spend("ANONYMOUS", requests=1_000)
     assert asked(runner, worker, "GET", "/v1/trips")[0] == 429
-    for path in ("/livez", "/readyz", "/metrics"):
-        assert asked(runner, worker, "GET", path)[0] == 200
+    free = [path for route in OPERATION_ROUTES for path in sorted(route.paths)]
+    assert {"/livez", "/readyz", "/metrics"} <= set(free)
+    for path in free:
+        assert asked(runner, worker, "GET", path)[0] == 200, path
+
+
+def test_a_stream_pauses_for_less_than_the_silence_of_a_dead_worker() -> None:
+    assert STREAM_PAUSE_MAX_S <= SILENT_S / 2
 
 
 def test_the_pieces_of_a_stream_wait_for_their_quota(monkeypatch: pytest.MonkeyPatch) -> None:
